@@ -22,6 +22,8 @@ DOORS = {
     ("tinkergym/wrappers/train_remotely.py", "tinkergym.wrappers.train_game"),  # pettingzoo
     ("backend/catalog/models.py", "backend.catalog"),  # huggingface_hub
     ("backend/engines/vllm/host.py", "backend.engines.vllm.host_images"),  # vLLM's processors of images
+    ("backend/learner/kl.py", "torch"),  # in the process of a job's loop
+    ("backend/learner/preference_loss.py", "torch"),  # likewise
     ("backend/scheduler/actor_processes.py", "backend.scheduler.scheduler"),  # the store
     ("backend/scheduler/actor_processes.py", "backend.scheduler.ray_ranks"),  # torch
     ("backend/scheduler/actor_processes.py", "backend.store.store"),  # SQLAlchemy

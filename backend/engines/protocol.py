@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from backend.compute.weights import PolicyWeights
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+
+if TYPE_CHECKING:  # torch
+    from backend.compute.weights import PolicyWeights
 
 BASE_POLICY = ""
 """The policy id of the model without an adapter; its only version is 0."""

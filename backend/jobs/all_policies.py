@@ -66,7 +66,7 @@ class AllPolicies:
 
     def take_facts(self) -> list[Fact]:
         """Return the facts recorded about the policies since the last call."""
-        return [fact for policy in self._policies.values() for fact in policy.witness.take()]
+        return [fact for policy in self._policies.values() for fact in policy.take_facts()]
 
     def step_finished(self) -> None:
         """Record that a step is done."""

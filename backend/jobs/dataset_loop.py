@@ -79,7 +79,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
                     break
             if self._done_step > self._saved_step:
                 self._publish_present(self._data.train)
-                context.store.add_facts(context.lease, context.policy.witness.take())
+                context.store.add_facts(context.lease, context.policy.take_facts())
                 self._save_what_is_done()
             self._evaluations.end_at(self._done_step)
             self._evaluations.begin(self._done_step)
@@ -178,7 +178,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
             )
             return [
                 Fact(kind="step", number=step, attempt=0, body=seen),
-                *context.policy.witness.take(),
+                *context.policy.take_facts(),
             ]
 
     def _publish_present(self, records: Sequence[Record]) -> dict[str, float]:

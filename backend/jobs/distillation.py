@@ -16,7 +16,7 @@ from backend.jobs.update import update
 from backend.learner.sequences import FloatArray, TrainSequence
 from backend.learner.token_loss import policy_loss
 from backend.policies.parity import parity
-from backend.policies.teacher import FrozenPolicy
+from backend.policies.trained_policy import FrozenPolicy
 from tinkergym.advantages import distillation_advantages
 from tinkergym.schema.jobs.distillation import DistillationSpec
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
-
 from backend.jobs.job_context import JobContext
+from backend.learner.kl import kl_at_tokens
 from backend.learner.sequences import TrainSequence
-from tinkergym.policy_losses import kl_estimates
 from tinkergym.schema.jobs.rl import RLSpec
 
 _SHARE, _MOST = 8, 32
@@ -36,8 +34,8 @@ def kl_from_the_start(
     total, tokens = 0.0, 0
     for sequence, logprobs in zip(asked, reference, strict=True):
         pairs = zip(sequence.sampling_logprobs, sequence.loss_mask, strict=True)
-        own = torch.tensor([p for p, sampled in pairs if sampled], dtype=torch.float64)
-        total += float(kl_estimates(own, torch.from_numpy(logprobs.astype("float64")), "k3").sum())
+        own = [p for p, sampled in pairs if sampled and p is not None]
+        total += float(kl_at_tokens(own, logprobs, "k3").sum())
         tokens += len(own)
     return {"kl": total / tokens} if tokens else {}
 

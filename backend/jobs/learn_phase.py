@@ -17,11 +17,11 @@ from backend.jobs.job_context import JobContext
 from backend.jobs.kl_metric import kl_from_the_start
 from backend.jobs.train_batch import train_batch
 from backend.jobs.update import Batch, Updated, alone, updating
+from backend.learner.pass_results import BatchPart, ForwardBackwardResult, metrics_over_parts
 from backend.learner.sequences import FloatArray, TrainSequence
 from backend.learner.token_loss import TokenLoss, algorithm_loss
-from backend.learner.train_pass import BatchPart, ForwardBackwardResult, metrics_over_parts
 from backend.policies.parity import parity, prompt_of
-from backend.policies.trained_policy import PolicyPart, forward_backward_together
+from backend.policies.trained_policy import PolicyPart
 from tinkergym.schema.ids import policy_of
 from tinkergym.schema.jobs.rl import RLSpec
 
@@ -68,7 +68,8 @@ def learn_together(
                 wanted[agent] = PolicyPart(policy=policy, sequences=batch.sequences, loss=batch.loss)
         if wanted:
             with next(iter(contexts.values())).clock.part("forward_backward"):
-                results = forward_backward_together(wanted)
+                first = next(iter(wanted.values())).policy
+                results = first.forward_backward_together(wanted)
     return {agent: learned[agent] for agent in contexts}
 
 

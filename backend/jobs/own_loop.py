@@ -238,7 +238,7 @@ class PolicyJob(JobLoop[PolicySpec]):
         taken = policy.take_weights()
         policy.publish(version, taken)
         self._check.published(version)
-        self._context.store.add_facts(self._context.lease, policy.witness.take())
+        self._context.store.add_facts(self._context.lease, policy.take_facts())
         return taken.sha256
 
     def _save(self, step: int) -> None:

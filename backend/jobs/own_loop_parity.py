@@ -82,7 +82,7 @@ class PublishCheck:
 
     def _done(self) -> None:
         self._version = None
-        self._context.store.add_facts(self._context.lease, self._context.policy.witness.take())
+        self._context.store.add_facts(self._context.lease, self._context.policy.take_facts())
 
 
 def _masked(one: TrainSequence) -> TrainSequence:

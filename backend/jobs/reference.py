@@ -16,7 +16,7 @@ import numpy as np
 from backend.jobs.dataset_records import Record, train_sequence
 from backend.jobs.job_context import JobContext
 from backend.learner.preference_loss import FloatArray, sums
-from backend.policies.teacher import FrozenPolicy
+from backend.policies.trained_policy import FrozenPolicy
 from backend.store.blobs import BlobMissingError
 from tinkergym.schema.jobs.dataset import PreferenceSpec
 

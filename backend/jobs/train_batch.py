@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from backend.episodes.binding import class_of
 from backend.episodes.played import Played, PlayedSeat, trained_seats
@@ -20,8 +19,8 @@ from backend.episodes.staleness import IntArray, versions_of
 from backend.jobs.dynamic_sampling import learned_from
 from backend.jobs.run_facts import Source
 from backend.jobs.turn_rewards import compared_return, counts, shaped_rewards
+from backend.learner.kl import kl_at_tokens
 from backend.learner.sequences import FloatArray, TrainSequence
-from tinkergym.policy_losses import kl_estimates
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.outcomes import Credit, Outcome, StepOutcomes
 from tinkergym.trajectory.trajectory import Segment, Trajectory
@@ -264,11 +263,8 @@ def _with_penalty(
         rewards, costs = list(outcome.rewards), {}
         for k, logprobs in own.items():
             segment = outcome.trajectory.segments[k]
-            kl = kl_estimates(
-                torch.tensor([p for p in segment.sampling_logprobs if p is not None], dtype=torch.float64),
-                torch.from_numpy(logprobs.astype(np.float64)),
-                algorithm.kl_estimator,
-            ).numpy()
+            sampled = [p for p in segment.sampling_logprobs if p is not None]
+            kl = kl_at_tokens(sampled, logprobs, algorithm.kl_estimator)
             total, tokens = total + float(kl.sum()), tokens + len(logprobs)
             if algorithm.credited == "token":
                 costs[k] = algorithm.kl_coefficient * kl

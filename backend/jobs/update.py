@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from backend.jobs.job_context import JobContext
+from backend.learner.pass_results import ForwardBackwardResult
 from backend.learner.sequences import FloatArray, TrainSequence
 from backend.learner.token_loss import TokenLoss
-from backend.learner.train_pass import ForwardBackwardResult
 from tinkergym.schema.jobs.training_spec import TrainingSpec
 from tinkergym.schema.optimizer import OptimizerStep
 

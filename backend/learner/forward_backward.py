@@ -13,6 +13,7 @@ import numpy as np
 
 from backend.learner.aggregation import token_weights
 from backend.learner.device_turns import DeviceTurns
+from backend.learner.pass_results import ForwardBackwardResult
 from backend.learner.pass_runner import PassRunner
 from backend.learner.policies import MasteredPolicy
 from backend.learner.sequences import (
@@ -23,7 +24,7 @@ from backend.learner.sequences import (
     check_sequences,
 )
 from backend.learner.token_loss import TokenLoss
-from backend.learner.train_pass import ForwardBackwardResult, TrainPass
+from backend.learner.train_pass import TrainPass
 from backend.learner.training_states import TrainingState, TrainingStates
 from tinkergym.errors import NonFiniteLossError
 

@@ -20,7 +20,8 @@ from backend.learner.checkpoints import CheckpointManifest
 from backend.learner.device_turns import DeviceTurns
 from backend.learner.forward_backward import PolicyBatch, forward_backward
 from backend.learner.loaded_model import LoadedModel
-from backend.learner.optimiser import DEFAULT, OptimStepResult
+from backend.learner.optimiser import DEFAULT
+from backend.learner.pass_results import ForwardBackwardResult, OptimStepResult
 from backend.learner.pass_runner import PassRunner, trained_numbers
 from backend.learner.policies import FullPolicy
 from backend.learner.policy_checkpoints import Progress, open_for, restore_policy, save_policy
@@ -34,7 +35,7 @@ from backend.learner.sequences import (
     check_sequences,
 )
 from backend.learner.token_loss import TokenLoss
-from backend.learner.train_pass import ForwardBackwardResult, TrainPass
+from backend.learner.train_pass import TrainPass
 from backend.learner.training_states import TrainingState, TrainingStates
 from backend.learner.value_head import ValuePass
 from backend.learner.worker_threads import WorkerThreads

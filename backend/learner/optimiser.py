@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from backend.learner.adamw import stepper
 from backend.learner.parallel.divided import whole
+from backend.learner.pass_results import OptimStepResult
 from tinkergym.errors import ConflictError, NonFiniteLossError
 from tinkergym.schema.optimizer import AdamW
 
 DEFAULT = AdamW()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimStepResult:
-    """The result of an optimiser step."""
-
-    grad_norm: float
-    """L2 over all parameters except a value head's, before clipping."""
-    learning_rate: float
-    optimizer_step: int
-    """1 after the first; skipped steps do not count."""
-    skipped: bool
-    """Whether the gradient was exactly zero, so weights and moments were left unchanged."""
-    metrics: dict[str, float]
-    """Metrics: grad_norm, learning_rate, with a value head value_grad_norm, and grad_norm_spike if there is a
-    spike."""
 
 
 class PolicyOptimiser:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from tinkergym.schema.preference_losses import ComparedLogprobs, PreferenceLoss
 
@@ -49,6 +48,8 @@ def preference_loss(loss: PreferenceLoss, answers: ComparedAnswers) -> Preferenc
     Metrics: `accuracy` is the share of pairs whose chosen completion has the higher reward, `reward_margin`
     the mean difference of the rewards, which the loss defines.
     """
+    import torch  # Loops without pairs run without it.
+
     chosen, rejected = (
         torch.from_numpy(values.astype(np.float64)).requires_grad_(True)
         for values in (answers.chosen, answers.rejected)

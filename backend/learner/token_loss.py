@@ -6,11 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from backend.learner.aggregation import Aggregation
 from tinkergym.algorithms import GRPO
-from tinkergym.policy_losses import LossTokens, TokenLosses
+from tinkergym.policy_losses import LossTokens, Tensor, TokenLosses
 from tinkergym.schema.algorithms import PolicyGradient
 
 
@@ -70,7 +68,7 @@ def weighted_likelihood(tokens: LossTokens) -> TokenLosses:
     return TokenLosses(losses=-tokens.advantages * tokens.learner_logprobs)
 
 
-def token_entropies(logprobs: torch.Tensor) -> torch.Tensor:
+def token_entropies(logprobs: Tensor) -> Tensor:
     """Return the policy's entropy for each next token, in nats.
 
     Args:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from backend.learner.optimiser import OptimStepResult, PolicyOptimiser
+from backend.learner.optimiser import PolicyOptimiser
+from backend.learner.pass_results import ForwardBackwardResult, OptimStepResult
 from backend.learner.policies import FullPolicy, LoraPolicy
 from backend.learner.spikes import LEAST_LOSS, SpikeWatch
-from backend.learner.train_pass import ForwardBackwardResult
 from backend.learner.value_head import ValueHead
 from tinkergym.errors import ConflictError, NotFoundError
 from tinkergym.schema.optimizer import OptimizerStep

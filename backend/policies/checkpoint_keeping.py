@@ -12,7 +12,7 @@ from backend.compute.weights import AdapterWeights, PolicyWeights, weights_sha25
 from backend.learner.checkpoints import Checkpoint, put_back_replaced
 from backend.learner.policy_checkpoints import full_weights
 from backend.policies.bound import Bound
-from backend.policies.teacher import FrozenPolicy
+from backend.policies.teacher import LoadedPolicy
 from backend.store.blobs import folder_of
 from tinkergym.errors import CheckpointCorruptError, NotFoundError
 from tinkergym.schema.events import CheckpointEvent, CheckpointView, WarningEvent
@@ -158,7 +158,7 @@ class PolicyCheckpoints:
         return aside
 
     @contextlib.contextmanager
-    def beginning(self, *, asked_again: bool = False) -> Iterator[FrozenPolicy]:
+    def beginning(self, *, asked_again: bool = False) -> Iterator[LoadedPolicy]:
         """Return the policy that the job started from, which may be the model itself.
 
         Args:
@@ -169,7 +169,7 @@ class PolicyCheckpoints:
             NotFoundError: Its weights were deleted.
         """
         if not self._spec.initial_policy:
-            yield FrozenPolicy(self._learner, None, shared=True)
+            yield LoadedPolicy(self._learner, None, shared=True)
             return
         is_adapter = isinstance(self._adapter, LoRA)
         is_there = is_adapter and self._beginning_id in self._learner.policy_ids
@@ -180,7 +180,7 @@ class PolicyCheckpoints:
             directory = self._files.local(folder_of(0))
             self._learner.load(self._beginning_id, directory, self._adapter, fresh_optimiser=True)
         try:
-            yield FrozenPolicy(self._learner, self._beginning_id, shared=True)
+            yield LoadedPolicy(self._learner, self._beginning_id, shared=True)
         finally:
             if not stays:
                 self._learner.drop(self._beginning_id)

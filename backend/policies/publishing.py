@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from backend.compute.weights import PolicyWeights
 from backend.engines.protocol import SamplingEngine
 from tinkergym.errors import ParityError
+
+if TYPE_CHECKING:  # torch
+    from backend.compute.weights import PolicyWeights
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from tinkergym.errors import NotFoundError
 from tinkergym.schema.ids import PolicyRef
 
 
-class FrozenPolicy:
+class LoadedPolicy:
     """A policy in a learner, or the learner's base model."""
 
     def __init__(self, learner: AnyLearner, policy_id: str | None, *, shared: bool) -> None:
@@ -44,7 +44,7 @@ class FrozenPolicy:
 _TEACHER = "teacher"
 
 
-def open_teacher(student: Bound, teacher: str) -> FrozenPolicy:
+def open_teacher(student: Bound, teacher: str) -> LoadedPolicy:
     """Load a job's teacher next to its student; the caller closes it.
 
     Raises:
@@ -55,7 +55,7 @@ def open_teacher(student: Bound, teacher: str) -> FrozenPolicy:
     if not PolicyRef.is_meant(teacher):
         shared = teacher == own_model
         learner = student.learner if shared else pool.open_model(teacher)
-        return FrozenPolicy(learner, None, shared=shared)
+        return LoadedPolicy(learner, None, shared=shared)
     taught = pool.store.find_policy(PolicyRef.parse(teacher, field="teacher"), field="teacher")
     directory = _own_copy(student, taught)
     shared = taught.policy.model == own_model
@@ -64,7 +64,7 @@ def open_teacher(student: Bound, teacher: str) -> FrozenPolicy:
     with suppress(NotFoundError):
         learner.drop(policy_id)
     learner.load(policy_id, directory, taught.policy.adapter, fresh_optimiser=True)
-    return FrozenPolicy(learner, policy_id, shared=shared)
+    return LoadedPolicy(learner, policy_id, shared=shared)
 
 
 def _own_copy(student: Bound, teacher: ReferredPolicy) -> Path:

@@ -1,7 +1,7 @@
-"""A policy that a job trains: the complete interface for its loop, on one learner and one engine.
+"""A policy that a job trains: the complete interface for its loop, which has no other way to train.
 
-A loop has no other way to train. The policy's own id is its name in learner, engine and directory, so a job
-may train several.
+`PoolPolicy` is the real one, on a pool's learner and engine. Nothing here imports torch, so a loop runs in
+tests against a scripted one.
 """
 
 from __future__ import annotations
@@ -9,37 +9,39 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Protocol, Unpack
 
 from pydantic import JsonValue
 
-from backend.compute.weights import hash_aside
-from backend.learner.forward_backward import PolicyBatch
-from backend.learner.optimiser import OptimStepResult
+from backend.learner.pass_results import ForwardBackwardResult, OptimStepResult
 from backend.learner.sequences import BatchTotals, FloatArray, TokenLimits, TrainSequence
 from backend.learner.token_loss import TokenLoss
-from backend.learner.train_pass import ForwardBackwardResult
 from backend.policies import parity
-from backend.policies.bound import Bound
-from backend.policies.checkpoint_keeping import PolicyCheckpoints
-from backend.policies.publishing import TakenWeights, publish
-from backend.policies.step_change import StepChange
-from backend.policies.teacher import FrozenPolicy, open_teacher
-from backend.policies.witness import MOST_COMPARED, PolicyWitness
+from backend.policies.publishing import TakenWeights
+from backend.store.stored_facts import Fact
 from tinkergym.schema.events import CheckpointView
 from tinkergym.schema.optimizer import OptimizerStep
 
 
-class TrainedPolicy:
+class FrozenPolicy(Protocol):
+    """Weights that are used but not trained: an initial policy, or a teacher."""
+
+    def logprobs(self, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
+        """Return the logprobs of the sampled tokens, per sequence in input order."""
+        ...
+
+    def close(self) -> None:
+        """Free the memory."""
+        ...
+
+
+class TrainedPolicy(Protocol):
     """One policy of a job. Calls are made one after the other, from the job's thread."""
 
-    def __init__(self, bound: Bound) -> None:
-        self._bound = bound
-        self._learner, self._engine = bound.learner, bound.pool.engine
-        self._checkpoints = PolicyCheckpoints(bound)
-        self._change = StepChange()
-        self.id = bound.policy_id
-        self.witness = PolicyWitness(bound.agent, bound.lease.attempt)
+    @property
+    def id(self) -> str:
+        """Its name in learner, engine and directory; not the job's, which may train several."""
+        ...
 
     # --- its life ---
 
@@ -49,120 +51,122 @@ class TrainedPolicy:
         Args:
             at_most: Skip checkpoints of later steps.
         """
-        bound = self._bound
-        bound.pool.directory.hold(
-            self.id,
-            job_id=bound.lease.job_id,
-            agent=bound.agent,
-            from_base=not bound.lease.spec.for_agent(bound.agent).initial_policy,
-            by_calls=bound.lease.spec.by_calls,
-        )
-        return self._checkpoints.restore(at_most)
+        ...
 
     def release(self) -> None:
         """Leave the last published version for sampling until it is evicted."""
-        self._bound.pool.directory.release(self.id)
+        ...
 
     def forget(self) -> None:
         """Free the learner's memory for it."""
-        self._checkpoints.forget()
+        ...
 
     # --- training ---
 
     @property
     def limits(self) -> TokenLimits:
         """Limits of the model."""
-        return self._learner.limits
+        ...
 
     @property
     def learning_seconds(self) -> float:
         """Seconds in which the learner worked, for any policy; increases monotonically."""
-        return self._learner.busy_seconds
+        ...
 
     @property
     def is_changing(self) -> bool:
         """Whether the policy is no longer that of the last finished step, or may not be."""
-        return self._change.begun
+        ...
 
     def step_finished(self) -> None:
         """Record that a step is done: the current policy counts as its version."""
-        self._change.finished()
+        ...
 
     def forward_backward(
         self, sequences: Sequence[TrainSequence], loss: TokenLoss, *, totals: BatchTotals | None = None
     ) -> ForwardBackwardResult:
         """Add the gradient of the batch's loss to the pending gradient; see `Learner`."""
-        return self._learner.forward_backward(self.id, sequences, loss, totals=totals)
+        ...
+
+    def forward_backward_together(self, parts: Mapping[str, PolicyPart]) -> dict[str, ForwardBackwardResult]:
+        """Add the gradients of several policies of the job, bitwise as if each were trained alone.
+
+        Args:
+            parts: By a key chosen by the caller; this policy may be among them.
+
+        Raises:
+            TinkerGymError: As `forward_backward`; a policy that shared its call with the one that failed has
+                no gradient then.
+        """
+        ...
 
     def optim_step(self, **settings: Unpack[OptimizerStep]) -> OptimStepResult:
         """Apply the pending gradient, and clear it; see `Learner`."""
-        with self._change.applying():
-            return self._learner.optim_step(
-                self.id,
-                **settings,
-            )
+        ...
 
     def has_gradient(self) -> bool:
         """Whether there is a pending gradient."""
-        return self._learner.has_gradient(self.id)
+        ...
 
     def forget_gradient(self) -> None:
         """Drop the pending gradient, if there is one."""
-        self._learner.forget_gradient(self.id)
+        ...
 
     def logprobs(self, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
         """Return the logprobs of the sampled tokens, per sequence in input order."""
-        return self._learner.logprobs(self.id, sequences)
+        ...
 
     def values(self, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
         """Return the value head's estimate before each sampled token, per sequence in input order."""
-        return self._learner.values(self.id, sequences)
+        ...
 
     # --- what it is compared with ---
 
     def beginning(self, *, asked_again: bool = False) -> AbstractContextManager[FrozenPolicy]:
         """Return the policy that the job started from; see `PolicyCheckpoints.beginning`."""
-        return self._checkpoints.beginning(asked_again=asked_again)
+        ...
 
     def open_teacher(self, teacher: str) -> FrozenPolicy:
-        """Load a model, or another job's policy; see `open_teacher`."""
-        return open_teacher(self._bound, teacher)
+        """Load a model, or another job's policy; the caller closes it.
+
+        Raises:
+            NotFoundError: Its checkpoint was deleted.
+            UnknownModelError: There is no such model.
+        """
+        ...
 
     # --- versions ---
 
     @property
     def context_length(self) -> int:
         """Most tokens of prompt and completion together that the engine samples."""
-        return self._engine.context_length
+        ...
 
     @property
     def sampling_seconds(self) -> float:
         """Seconds in which the engine computed, for any policy; increases monotonically."""
-        return self._engine.busy_seconds
+        ...
 
     def take_weights(self) -> TakenWeights:
         """Copy the current weights, and start hashing them."""
-        weights = self._learner.weights(self.id)
-        return TakenWeights(weights, hash_aside(weights))
+        ...
 
     def publish(self, version: int, taken: TakenWeights, *, let_finish: bool = False) -> None:
-        """Publish a version to the engine, and check that it arrived; see `publishing`.
+        """Publish a version to the engine, and check that it arrived.
 
         Args:
             version: Its number.
-            taken: Its weights.
+            taken: Its weights, from `take_weights`.
             let_finish: See `SamplingEngine.publish`.
 
         Raises:
             ParityError: Other weights arrived.
         """
-        publish(self._engine, self.id, version, taken, let_finish=let_finish)
-        self.witness.published(version, taken.weights, taken.sha256)
+        ...
 
     def recorded_sha256(self, version: int) -> str | None:
         """Return the hash that an earlier attempt recorded for a version; None if there is none."""
-        bound = self._bound
-        return bound.pool.store.version_sha256(bound.lease.job_id, version, bound.agent)
+        ...
 
     def probed_parity(
         self, version: int, prompts: Iterable[parity.Prompt], *, temperature: float, allowed: float
@@ -182,13 +186,7 @@ class TrainedPolicy:
             ParityError: They differ by more than `allowed`.
             ServiceUnavailableError: The engine did not respond.
         """
-        probed = parity.probe(self._engine, self.id, version, prompts, temperature)
-        if not probed:
-            return {}
-        logprobs = self.logprobs(probed)
-        metrics = parity.parity(allowed, probed, logprobs)
-        self.note_agreement(version, metrics, probed, logprobs, allowed=allowed, by_probe=True)
-        return metrics
+        ...
 
     def note_agreement(
         self,
@@ -200,7 +198,7 @@ class TrainedPolicy:
         allowed: float,
         by_probe: bool = False,
     ) -> None:
-        """Record in the witness how learner and engine compare, and once what the adapter does.
+        """Record how learner and engine compare, and once what the adapter does.
 
         Args:
             version: The version that sampled the sequences' tokens.
@@ -210,65 +208,62 @@ class TrainedPolicy:
             allowed: Mean difference in nats.
             by_probe: Whether they were sampled for the comparison.
         """
-        tokens = sum(len(own) for own in logprobs)
-        self.witness.agreed(version, metrics, tokens=tokens, by_probe=by_probe, allowed=allowed)
-        if logprobs and self.witness.wants_effect_of(version):
-            few = sequences[:MOST_COMPARED]
-            with self.beginning() as before:
-                self.witness.effect(few, logprobs[:MOST_COMPARED], before.logprobs(few))
+        ...
+
+    def take_facts(self) -> list[Fact]:
+        """Return the facts about publishes and comparisons since the last call, for the certificate."""
+        ...
 
     def await_version(self, version: int | None) -> None:
         """Let requests wait for a version that will be published again; None means that it is."""
-        self._bound.pool.directory.await_version(self.id, version)
+        ...
 
     def let_engine_sleep(self) -> None:
         """Let the engine free its memory for the learner; publishing wakes it."""
-        self._engine.sleep()
+        ...
 
     def expect_requests_for(self, version: int) -> None:
         """From now on hold requests for a version that is not published yet."""
-        self._bound.pool.early.expect(self.id, version)
+        ...
 
     def answer_kept_requests(self) -> None:
         """Pass held requests to the engine: the version is published."""
-        self._bound.pool.early.published(self.id)
+        ...
 
     def refuse_kept_requests(self) -> None:
         """Answer held requests with an error: the version will not be published."""
-        self._bound.pool.early.forget(self.id)
+        ...
 
     # --- checkpoints ---
 
     def checkpoints(self) -> list[CheckpointView]:
         """Return the stored checkpoints, oldest first."""
-        return self._checkpoints.views()
+        ...
 
     def save(self, step: int, *, version: int | None = None) -> None:
         """Write a checkpoint of `step`, and record it; see `PolicyCheckpoints.save`."""
-        self._checkpoints.save(step, version=version)
+        ...
 
     def tidy(self, step: int) -> None:
         """Drop the checkpoints that are superseded by the one of `step`."""
-        self._checkpoints.tidy(step)
+        ...
 
     def keep_steps(self, steps: Iterable[int], *, why: str = "evaluations") -> None:
         """Keep the checkpoints of these steps, instead of those kept for this reason before."""
-        self._checkpoints.keep_steps(steps, why=why)
+        ...
 
     @property
-    def notes(self) -> dict[str, JsonValue]:
+    def notes(self) -> Mapping[str, JsonValue]:
         """State of the job's loop in each checkpoint, available again after `restore`."""
-        return self._checkpoints.notes
+        ...
 
     def note(self, notes: Mapping[str, JsonValue]) -> None:
         """Write this into the checkpoints from now on."""
-        self._checkpoints.notes = dict(notes)
+        ...
 
     def load(self, policy: str, *, with_optimizer: bool) -> None:
         """Continue from a stored version; see `PolicyCheckpoints.load_aside`."""
-        aside = self._checkpoints.load_aside(policy, with_optimizer=with_optimizer)
-        with self._change.applying():
-            self._learner.replace(self.id, aside)
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,35 +273,3 @@ class PolicyPart:
     policy: TrainedPolicy
     sequences: Sequence[TrainSequence]
     loss: TokenLoss
-
-
-def forward_backward_together(parts: Mapping[str, PolicyPart]) -> dict[str, ForwardBackwardResult]:
-    """Add the gradients of several policies, in one call to each learner that has more than one of them.
-
-    The results are bitwise those of separate training, see `Learner.forward_backward_many`.
-
-    Args:
-        parts: By a key chosen by the caller.
-
-    Raises:
-        TinkerGymError: As `Learner.forward_backward`; none of the policies in that call has a gradient then.
-    """
-    results: dict[str, ForwardBackwardResult] = {}
-    by_learner: dict[int, list[str]] = {}
-    for key, part in parts.items():
-        by_learner.setdefault(id(part.policy._learner), []).append(key)
-    for keys in by_learner.values():
-        learner = parts[keys[0]].policy._learner
-        if len(keys) == 1:
-            found = {
-                key: parts[key].policy.forward_backward(parts[key].sequences, parts[key].loss) for key in keys
-            }
-        else:
-            batches = {
-                parts[key].policy.id: PolicyBatch(sequences=parts[key].sequences, loss=parts[key].loss)
-                for key in keys
-            }
-            by_id = learner.forward_backward_many(batches)
-            found = {key: by_id[parts[key].policy.id] for key in keys}
-        results |= found
-    return results

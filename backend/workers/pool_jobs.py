@@ -22,6 +22,7 @@ from backend.jobs.job_loop import JobLoop
 from backend.jobs.kinds import loop_of
 from backend.jobs.step_clock import StepClock
 from backend.policies.bound import Bound, PoolParts
+from backend.policies.pool_policy import PoolPolicy
 from backend.policies.trained_policy import TrainedPolicy
 from backend.store.store import JobLease
 from backend.workers.heartbeat import Pulse
@@ -175,7 +176,7 @@ class PoolJobs:
                     open_model=parts.loader.open_model,
                 ),
             )
-        return {agent: TrainedPolicy(one) for agent, one in bound.items()}
+        return {agent: PoolPolicy(one) for agent, one in bound.items()}
 
     def _begin_again(self, lease: JobLease, error: Exception) -> None:
         """Return a job to the queue whose loop could not start."""

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from backend.learner.optimiser import OptimStepResult
+from backend.learner.pass_results import BatchPart, ForwardBackwardResult, OptimStepResult, metrics_over_parts
 from backend.learner.sequences import FloatArray
-from backend.learner.train_pass import BatchPart, ForwardBackwardResult, metrics_over_parts
 from tinkergym.errors import TinkerGymError
 
 

@@ -24,14 +24,13 @@ from backend.learner.checkpoints import CheckpointManifest
 from backend.learner.forward_backward import PolicyBatch
 from backend.learner.learner import Learner
 from backend.learner.loaded_model import LoadedModel
-from backend.learner.optimiser import OptimStepResult
 from backend.learner.parallel.combined import in_order, merged, same_step
 from backend.learner.parallel.divided import is_divided, whole
 from backend.learner.parallel.divided_policy import DividedPolicy
 from backend.learner.parallel.shards import shards
+from backend.learner.pass_results import ForwardBackwardResult, OptimStepResult
 from backend.learner.policies import FullPolicy
 from backend.learner.sequences import BatchTotals, FloatArray, SampledTokens, TrainSequence, check_sequences
-from backend.learner.train_pass import ForwardBackwardResult
 from backend.vision.pixels import ImageSource
 from tinkergym.errors import InternalServiceError, InvalidRequestError, TinkerGymError
 from tinkergym.schema.jobs.parts import FullParameters

@@ -7,7 +7,7 @@ import pytest
 from backend.episodes.episode_requests import step_requests
 from backend.errors import LeaseLostError
 from backend.learner.learner import Learner
-from backend.policies.trained_policy import TrainedPolicy
+from backend.policies.pool_policy import PoolPolicy
 from tinkergym.algorithms import GRPO
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.events import JobState
@@ -98,7 +98,7 @@ def test_learns_shared_policy_from_both_seats(lab):
 @pytest.mark.parametrize("keep", [1, 3])
 def test_resumes_at_the_last_step_all_policies_saved(lab, monkeypatch, keep):
     saved, dies = [], True
-    save = TrainedPolicy.save
+    save = PoolPolicy.save
 
     def save_or_die(policy, step):
         saved.append(step)
@@ -106,7 +106,7 @@ def test_resumes_at_the_last_step_all_policies_saved(lab, monkeypatch, keep):
             raise LeaseLostError("as if it had been killed")
         save(policy, step)
 
-    monkeypatch.setattr(TrainedPolicy, "save", save_or_die)
+    monkeypatch.setattr(PoolPolicy, "save", save_or_die)
     job_id = lab.start(**GAME, steps=3, checkpoint_every=1, keep_checkpoints=keep)
     for _ in range(2):
         lab.play_step(job_id)

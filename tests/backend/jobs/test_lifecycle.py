@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.policies.trained_policy import TrainedPolicy
+from backend.policies.pool_policy import PoolPolicy
 from tinkergym.algorithms import GRPO
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.own_loop import PolicySpec
@@ -194,7 +194,7 @@ def test_applies_another_rate_to_written_data_from_the_next_step(lab, written):
 
 def test_passes_every_changed_setting_of_update_to_learner(lab, monkeypatch):
     used = []
-    learn, step = TrainedPolicy.forward_backward, TrainedPolicy.optim_step
+    learn, step = PoolPolicy.forward_backward, PoolPolicy.optim_step
 
     def forward_backward(policy, sequences, loss, **more):
         used.append({"kl_coefficient": loss.token_losses.__self__.kl_coefficient})
@@ -204,8 +204,8 @@ def test_passes_every_changed_setting_of_update_to_learner(lab, monkeypatch):
         used[-1] |= {name: settings[name] for name in ("max_grad_norm", "weight_decay")}
         return step(policy, **settings)
 
-    monkeypatch.setattr(TrainedPolicy, "forward_backward", forward_backward)
-    monkeypatch.setattr(TrainedPolicy, "optim_step", optim_step)
+    monkeypatch.setattr(PoolPolicy, "forward_backward", forward_backward)
+    monkeypatch.setattr(PoolPolicy, "optim_step", optim_step)
     before = {"kl_coefficient": 0.1, "max_grad_norm": 1.0, "weight_decay": 0.0}
     after = {"kl_coefficient": 0.5, "max_grad_norm": 0.25, "weight_decay": 0.01}
     job_id = lab.start(**SEEDED | {"steps": 2}, algorithm=GRPO(group_size=2, groups_per_step=2, **before))

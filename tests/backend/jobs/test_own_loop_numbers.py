@@ -7,7 +7,7 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from backend.policies.trained_policy import TrainedPolicy
+from backend.policies.pool_policy import PoolPolicy
 from tinkergym.schema.jobs.own_loop import PolicySpec
 from tinkergym.schema.policy_calls import ForwardBackward, Logprobs, OptimStep
 
@@ -64,7 +64,7 @@ def test_survives_the_most_extreme_logprobs(call, loss, far):
 
 
 def test_rejects_call_whose_result_no_answer_can_hold(call, monkeypatch):
-    learn = TrainedPolicy.forward_backward
+    learn = PoolPolicy.forward_backward
 
     def infinite(self, *arguments, **settings):
         found = learn(self, *arguments, **settings)
@@ -72,7 +72,7 @@ def test_rejects_call_whose_result_no_answer_can_hold(call, monkeypatch):
         return found
 
     known = call(Logprobs(sequences=[SEQUENCE])).logprobs
-    monkeypatch.setattr(TrainedPolicy, "forward_backward", infinite)
+    monkeypatch.setattr(PoolPolicy, "forward_backward", infinite)
     refused = call(extreme()).error
     monkeypatch.undo()
     assert refused.type == "NonFiniteLossError"

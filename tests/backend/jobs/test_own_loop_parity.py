@@ -14,7 +14,7 @@ class Policy:
 
     def __init__(self):
         self.compared = []
-        self.witness = SimpleNamespace(take=list)
+        self.take_facts = list
 
     def note_agreement(self, version, metrics, sequences, logprobs, *, allowed):
         self.compared.append((version, metrics["parity_max"], sequences))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backend.errors import LeaseLostError
-from backend.policies.trained_policy import TrainedPolicy
+from backend.policies.pool_policy import PoolPolicy
 from backend.store.store import ServiceStore
 from tests.backend.jobs.policy_owner import BATCH, SEQUENCE, STEP, Owner
 from tinkergym.schema.events import JobState
@@ -59,7 +59,7 @@ def test_repeats_a_load_that_no_checkpoint_covers(lab, killed_at, with_optimizer
     known = owner.logprobs()
     owner.call(BATCH, STEP)
     ahead = owner.logprobs()
-    killed_at(owner, TrainedPolicy, "save", Load(policy=saved, with_optimizer=with_optimizer))
+    killed_at(owner, PoolPolicy, "save", Load(policy=saved, with_optimizer=with_optimizer))
     assert owner.logprobs() == known
     owner.call(BATCH, STEP)
     assert (owner.logprobs() == ahead) == with_optimizer

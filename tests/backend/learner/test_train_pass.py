@@ -9,9 +9,9 @@ from transformers import AutoModelForCausalLM
 
 from backend.learner import train_pass
 from backend.learner.learner import Learner
+from backend.learner.pass_results import BatchPart, metrics_over_parts
 from backend.learner.sequences import BatchTotals
 from backend.learner.token_loss import algorithm_loss, policy_loss
-from backend.learner.train_pass import BatchPart, metrics_over_parts
 from tinkergym.algorithms import GRPO
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 

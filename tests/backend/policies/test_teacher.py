@@ -11,7 +11,7 @@ from backend.config import PACKAGED_MODELS
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.policies.bound import Bound, PoolParts
-from backend.policies.teacher import FrozenPolicy, open_teacher
+from backend.policies.teacher import LoadedPolicy, open_teacher
 from backend.processes.children import freeze_startup_objects
 from backend.store.blobs import LocalBlobs
 from tinkergym.algorithms import GRPO, PPO
@@ -65,7 +65,7 @@ def test_drops_only_the_teachers_policy_from_shared_learner():
     dropped = []
     learner = SimpleNamespace(drop=dropped.append)
     for policy_id in ("policy-1/teacher", None):
-        FrozenPolicy(learner, policy_id, shared=True).close()
+        LoadedPolicy(learner, policy_id, shared=True).close()
     assert dropped == ["policy-1/teacher"]
 
 

@@ -15,7 +15,7 @@ from backend.learner.token_loss import likelihood_loss
 from backend.policies.bound import Bound, PoolParts
 from backend.policies.directory import PolicyDirectory
 from backend.policies.early_requests import EarlyRequests
-from backend.policies.trained_policy import TrainedPolicy
+from backend.policies.pool_policy import PoolPolicy
 from backend.store.blobs import LocalBlobs
 from backend.store.store import Store
 from backend.store.tables import job_policies, policies
@@ -77,7 +77,7 @@ class Place:
             open_model=lambda model: None,
         )
         return {
-            agent: TrainedPolicy(
+            agent: PoolPolicy(
                 Bound(
                     policy_id=policy_id,
                     agent=agent,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from backend.learner.optimiser import OptimStepResult
 from backend.learner.parallel.combined import same_step
+from backend.learner.pass_results import OptimStepResult
 from tinkergym.errors import NonFiniteLossError
 
 
