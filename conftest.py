@@ -41,7 +41,7 @@ if os.access(_MEMORY, os.W_OK) and min(_spare, shutil.disk_usage(_MEMORY).free) 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
-    """Give each run a folder that no earlier one had: a service's sockets are found by the path of its data."""
+    """Give each run a new folder: a service's sockets are found by the path of its data."""
     if config.option.basetemp is None and not hasattr(config, "workerinput"):
         config.option.basetemp = tempfile.mkdtemp(prefix="")
         atexit.register(shutil.rmtree, config.option.basetemp, ignore_errors=True)
