@@ -138,6 +138,7 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     if isinstance(arguments, str):
         # OpenAI's API uses JSON in a string; templates need the object.
         arguments = _loaded(arguments or "{}", f"{where}.function.arguments")
+    arguments = {} if arguments is None else arguments
     if not isinstance(arguments, Mapping):
         raise RowFaultError(f"{where}.function.arguments: must be an object, or JSON of one")
     return {**call, "type": "function", "function": {**function, "arguments": dict(arguments)}}

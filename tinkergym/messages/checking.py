@@ -117,6 +117,8 @@ def _names_a_function(value: Any) -> bool:
 
 def _arguments(written: Any) -> Any:
     """Return a call's arguments as an object; in OpenAI's API they are JSON in a string."""
+    if written is None:  # As models write the arguments of a tool that has none.
+        return {}
     if not isinstance(written, str):
         return written
     try:

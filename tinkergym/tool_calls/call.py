@@ -15,6 +15,8 @@ THINKING, THOUGHT = "<think>", "</think>"
 BARE_CALL = r'(?:\[\s*)?\{\s*"(?:name|arguments|parameters|type|function)"\s*:'
 """How JSON begins that is a call: an answer such as {1, 2} must not be taken for one."""
 _PROBLEM_CHARACTERS = 200
+_MOST_MARKS = 1000
+"""How many closing marks one value may contain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +62,17 @@ class CallText(str):
 class UnreadableError(Exception):
     """There is no call, or no JSON value, here."""
 
-    def __init__(self, problem: str, read_to: int | None = None) -> None:
+    def __init__(self, problem: str, read_to: int | None = None, *, in_text: bool = False) -> None:
         super().__init__(problem)
         self.problem = problem
         self.read_to = read_to
         """How far the text was read; None if unknown, and then the rest is not read either."""
+        self.in_text = in_text
+        """Whether a value has no end, so that all of the rest may belong to it."""
+
+    def reaches(self, text: str, start: int) -> int:
+        """Return how far into the text the call may extend that began at `start`."""
+        return len(text) if self.in_text else max(start, self.read_to or start)
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -87,11 +95,28 @@ def decode(text: str, position: int) -> tuple[Any, int]:
     except json.JSONDecodeError as error:
         around = text[max(position, error.pos - 20) : error.pos + 20]
         problem = f"the JSON is invalid at {around!r}: {error.msg}" if around else "there is no JSON"
-        raise UnreadableError(problem, error.pos) from None
+        open_text = error.msg.startswith("Unterminated string")
+        raise UnreadableError(problem, error.pos, in_text=open_text) from None
     except RecursionError:
         raise UnreadableError("the JSON is nested too deeply") from None
     except ValueError as error:  # A very long number, or NaN.
         raise UnreadableError(f"the JSON is invalid: {error}"[:_PROBLEM_CHARACTERS]) from None
+
+
+def value_end(text: str, position: int, closing: str, after: re.Pattern[str]) -> int:
+    """Return where a value ends that is written without escapes, before its closing mark; -1 if nowhere.
+
+    A value may contain the mark itself. It ends at the first that is followed by what can follow a value,
+    else at the first.
+    """
+    end = first = text.find(closing, position)
+    for _ in range(_MOST_MARKS):
+        if end < 0 or after.match(text, end + len(closing)):
+            break
+        end = text.find(closing, end + len(closing))
+    else:
+        end = -1
+    return first if end < 0 else end
 
 
 def skip(text: str, position: int) -> int:
@@ -111,11 +136,14 @@ def call_of(value: Any) -> ToolCall:
         value = {"id": value.get("id"), **value["function"]}
     if not isinstance(value, dict):
         raise UnreadableError('a call must be an object: {"name": ..., "arguments": {...}}')
-    return checked(value.get("name"), value.get("arguments", value.get("parameters", {})), value.get("id"))
+    given = value.get("arguments")
+    return checked(value.get("name"), value.get("parameters") if given is None else given, value.get("id"))
 
 
 def checked(name: Any, arguments: Any, call_id: Any = "") -> ToolCall:
     """Return a call with this name and arguments; an invalid id is left out.
+
+    Models write null, or nothing, as the arguments of a tool that has none.
 
     Raises:
         UnreadableError: They are not those of a call.
@@ -124,9 +152,10 @@ def checked(name: Any, arguments: Any, call_id: Any = "") -> ToolCall:
         raise UnreadableError('the call has no text "name"')
     if isinstance(arguments, str):
         try:
-            arguments, _ = decode(arguments, 0)
+            arguments, _ = decode(arguments or "{}", 0)
         except UnreadableError as error:
             raise UnreadableError(f'"arguments": {error.problem}') from None
+    arguments = {} if arguments is None else arguments
     if not isinstance(arguments, dict):
         raise UnreadableError('"arguments" is not an object')
     try:

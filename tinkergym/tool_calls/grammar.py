@@ -18,8 +18,6 @@ from tinkergym.errors import TemplateError
 from tinkergym.tool_calls.call import (
     BARE_CALL,
     MOST_CALLS,
-    THINKING,
-    THOUGHT,
     MalformedCall,
     ToolCall,
     UnreadableError,
@@ -27,7 +25,9 @@ from tinkergym.tool_calls.call import (
     checked,
     decode,
     skip,
+    value_end,
 )
+from tinkergym.tool_calls.thoughts import CallSpan, thought_end
 
 _NAME, _KEY, _VALUE = "tgName7f3a", "tgKey7f3a", "tgValue7f3a"
 _OTHER_KEY, _OTHER_VALUE = "tgOther7f3a", "tgMore7f3a"
@@ -73,16 +73,13 @@ class CallGrammar:
     """Whether the template writes only one call per answer."""
 
     def read(self, text: str) -> ReadAnswer:
-        """Parse an answer. Thoughts before `</think>` are content.
+        """Parse an answer. Thoughts are content.
 
         Args:
             text: The answer's text, without the tokens that end it.
         """
-        thought = text.rfind(THOUGHT)
-        if thought < 0 and text.lstrip().startswith(THINKING):
-            return ReadAnswer(text)
-        begin = 0 if thought < 0 else thought + len(THOUGHT)
-        start = self._start(text, begin)
+        begin = thought_end(text, self._find_call)
+        start = self._start(text, begin) if begin >= 0 else -1
         if start < 0:
             return ReadAnswer(text)
         most = 1 if self.single else MOST_CALLS
@@ -94,6 +91,17 @@ class CallGrammar:
             if len(calls) >= most:
                 break
         return ReadAnswer(text[:start], tuple(calls))
+
+    def _find_call(self, text: str, position: int) -> CallSpan | None:
+        start = self._start(text, position)
+        if start < 0:
+            return None
+        inside = start + len(self.opening)
+        try:
+            _, end = self._READERS[self.kind](self, text, inside)
+            return CallSpan(start, self._closed(text, end), is_malformed=False)
+        except UnreadableError as error:
+            return CallSpan(start, error.reaches(text, inside), is_malformed=True)
 
     def _start(self, text: str, position: int) -> int:
         if self.opening:
@@ -138,13 +146,17 @@ class CallGrammar:
         return [_short(call_of(one)) for one in (value if isinstance(value, list) else [value])], end
 
     def _named(self, text: str, position: int) -> tuple[list[ToolCall], int]:
-        brace = text.find("{", position)
-        head = text[position:brace] if brace >= 0 else ""
-        name, found, rest = head.partition(self.between) if self.between else (head, "-", "")
-        if not found or rest.strip():
+        start = text.find(self.between or "{", position)
+        if start < 0:
             raise UnreadableError("the name is not followed by its arguments")
-        arguments, end = decode(text, brace)
+        name = text[position:start]
+        arguments, end = decode(text, start + len(self.between))
         return [_short(checked(name.strip(), arguments))], end
+
+    @property
+    def _after_value(self) -> re.Pattern[str]:
+        marks = [re.escape(self.key_opening), re.escape(self.closing) if self.closing else r"\Z"]
+        return re.compile(rf"\s*(?:{'|'.join(marks)}|\Z)")
 
     def _pairs(self, text: str, position: int) -> tuple[list[ToolCall], int]:
         head = _NAME_OF_PAIRS.match(text, position)
@@ -157,10 +169,11 @@ class CallGrammar:
         while text.startswith(self.key_opening, skip(text, position)):
             start = skip(text, position) + len(self.key_opening)
             middle = text.find(self.value_opening, start)
-            end = text.find(self.value_closing, middle + len(self.value_opening)) if middle >= 0 else -1
+            inside = middle + len(self.value_opening)
+            end = value_end(text, inside, self.value_closing, self._after_value) if middle >= 0 else -1
             if end < 0:
-                raise UnreadableError("a value does not end")
-            value = text[middle + len(self.value_opening) : end]
+                raise UnreadableError("a value does not end", start, in_text=True)
+            value = text[inside:end]
             if self.lines:
                 # The line breaks next to the marks belong to the template, all others to the value.
                 value = value.removeprefix("\n").removesuffix("\n")

@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Literal
 
 from tinkergym.messages import is_unicode
 from tinkergym.tool_calls.call import (
     BARE_CALL,
     MOST_CALLS,
-    THINKING,
-    THOUGHT,
     CallText,
     MalformedCall,
     ToolCall,
     UnreadableError,
     call_of,
     decode,
+    value_end,
 )
+from tinkergym.tool_calls.thoughts import CallSpan, FindCall, thought_end
 
 Syntax = Literal["hermes", "xml", "json", "native"]
 """`native`: the format of the model's own chat template. The player parses these calls and passes them on as
@@ -36,14 +37,18 @@ _FUNCTION = re.compile(r"\s*<function=([^<>\s]{1,128})>")
 _PARAMETER = re.compile(r"\s*<parameter=([^<>\n]{1,128})>")
 _PARAMETER_END = "</parameter>"
 _FUNCTION_END = re.compile(r"\s*</function>")
+_AFTER_VALUE = re.compile(r"\s*(?:<parameter=[^<>\n]{1,128}>|</function>)")
 _BARE = re.compile(rf"^[ \t]*(?={BARE_CALL})", re.MULTILINE)
 _SHOWN_CHARACTERS = 200
+
+_Read = tuple[ToolCall | MalformedCall, int, int]
+"""A call, where it begins, and how far it was read."""
 
 
 def parse_calls(text: str, syntax: Syntax) -> list[ToolCall | MalformedCall]:
     """Return the calls of an answer in order; none for a plain answer.
 
-    Reasoning before `</think>` is ignored, because it may mention calls that are not made.
+    Reasoning is ignored, because it may mention calls that are not made.
 
     Args:
         text: Any text.
@@ -51,13 +56,9 @@ def parse_calls(text: str, syntax: Syntax) -> list[ToolCall | MalformedCall]:
     """
     if syntax == "native" and isinstance(text, CallText):
         return list(text.calls)
-    before, thought, after = text.partition(THOUGHT)
-    if thought:
-        text = after
-    elif before.lstrip().startswith(THINKING):
-        return []
+    begin = thought_end(text, _finder(syntax))
     calls: list[ToolCall | MalformedCall] = []
-    for call in _PARSERS[syntax](text):
+    for call, _, _ in _PARSERS[syntax](text, begin) if begin >= 0 else ():
         if len(calls) == MOST_CALLS:
             calls.append(MalformedCall(f"more than {MOST_CALLS} calls in one answer; the rest was ignored"))
             break
@@ -103,14 +104,13 @@ def _called(value: Any) -> ToolCall | MalformedCall:
 # --- the three syntaxes ---
 
 
-def _hermes(text: str) -> Iterator[ToolCall | MalformedCall]:
-    position = 0
-    while (start := text.find(_OPEN, position)) >= 0:
-        start += len(_OPEN)
+def _hermes(text: str, position: int) -> Iterator[_Read]:
+    while (opening := text.find(_OPEN, position)) >= 0:
+        start = opening + len(_OPEN)
         try:
             value, end = decode(text, start)
         except UnreadableError as error:
-            yield MalformedCall(error.problem)
+            yield MalformedCall(error.problem), opening, error.reaches(text, start)
             if error.read_to is None:
                 return
             end = error.read_to
@@ -118,21 +118,21 @@ def _hermes(text: str) -> Iterator[ToolCall | MalformedCall]:
             closing = text.find(_CLOSE, end)
             between = text[end : closing if closing >= 0 else end + _SHOWN_CHARACTERS]
             if between.strip():
-                yield MalformedCall(f"the JSON object is followed by {between.strip()[:40]!r}, not {_CLOSE}")
+                problem = f"the JSON object is followed by {between.strip()[:40]!r}, not {_CLOSE}"
+                yield MalformedCall(problem), opening, end
             else:
                 # An answer may end with the stop token instead of the closing tag.
-                yield _called(value)
+                yield _called(value), opening, end
         closing = text.find(_CLOSE, end)
         if closing < 0:
             return
         position = closing + len(_CLOSE)
 
 
-def _xml(text: str) -> Iterator[ToolCall | MalformedCall]:
-    position = 0
-    while (start := text.find(_OPEN, position)) >= 0:
-        call, end = _xml_call(text, start + len(_OPEN))
-        yield call
+def _xml(text: str, position: int) -> Iterator[_Read]:
+    while (opening := text.find(_OPEN, position)) >= 0:
+        call, end = _xml_call(text, opening + len(_OPEN))
+        yield call, opening, end
         closing = text.find(_CLOSE, end)
         if closing < 0:
             return
@@ -147,7 +147,7 @@ def _xml_call(text: str, position: int) -> tuple[ToolCall | MalformedCall, int]:
     position = function.end()
     arguments: dict[str, Any] = {}
     while (parameter := _PARAMETER.match(text, position)) is not None:
-        end = text.find(_PARAMETER_END, parameter.end())
+        end = value_end(text, parameter.end(), _PARAMETER_END, _AFTER_VALUE)
         if end < 0:
             return MalformedCall(f"<parameter={parameter[1]}> has no {_PARAMETER_END}"), len(text)
         value = text[parameter.end() : end]
@@ -164,18 +164,36 @@ def _xml_call(text: str, position: int) -> tuple[ToolCall | MalformedCall, int]:
     return ToolCall(function[1], arguments), closing.end()
 
 
-def _bare(text: str) -> Iterator[ToolCall | MalformedCall]:
-    position = 0
+def _bare(text: str, position: int) -> Iterator[_Read]:
     while (found := _BARE.search(text, position)) is not None:
+        start = found.end()
         try:
-            value, position = decode(text, found.end())
+            value, position = decode(text, start)
         except UnreadableError as error:
-            yield MalformedCall(error.problem)
+            yield MalformedCall(error.problem), start, error.reaches(text, start)
             if error.read_to is None:
                 return
-            position = max(error.read_to, found.end() + 1)
+            position = max(error.read_to, start + 1)
         else:
-            yield from map(_called, value if isinstance(value, list) else [value])
+            for one in value if isinstance(value, list) else [value]:
+                yield _called(one), start, position
+
+
+def _finder(*syntaxes: Syntax) -> FindCall:
+    def find_call(text: str, position: int) -> CallSpan | None:
+        found = [
+            CallSpan(start, end, isinstance(call, MalformedCall))
+            for syntax in syntaxes
+            for call, start, end in islice(_PARSERS[syntax](text, position), 1)
+        ]
+        return min(found, default=None, key=lambda span: (span.start, span.is_malformed))
+
+    return find_call
+
+
+def find_any_call(text: str, position: int) -> CallSpan | None:
+    """Return the first call from a position in any of the syntaxes; None if there is none."""
+    return _finder("hermes", "xml", "json")(text, position)
 
 
 def _write_json(call: ToolCall) -> str:
@@ -190,7 +208,8 @@ def _write_xml(call: ToolCall) -> str:
     lines = [_OPEN, f"<function={call.name}>"]
     for name, value in call.arguments.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
-        if _PARAMETER_END in text:
+        written = f"{text}\n{_PARAMETER_END}\n</function>"
+        if value_end(written, 0, _PARAMETER_END, _AFTER_VALUE) != len(text) + 1:
             raise ValueError(
                 f"the argument {name} contains {_PARAMETER_END}, which the xml syntax cannot represent"
             )
@@ -217,5 +236,10 @@ def _takes_text(schema: Mapping[str, Any]) -> bool:
     return bool(schema.get("type", "string") == "string")
 
 
-_PARSERS = {"hermes": _hermes, "xml": _xml, "json": _bare, "native": _hermes}
+_PARSERS: Mapping[Syntax, Callable[[str, int], Iterator[_Read]]] = {
+    "hermes": _hermes,
+    "xml": _xml,
+    "json": _bare,
+    "native": _hermes,
+}
 _WRITERS = {"hermes": _write_hermes, "xml": _write_xml, "json": _write_json, "native": _write_hermes}

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from tests.tinkergym.agent.talks import ANSWERS, WORDS, talk
+from tinkergym.agent.reasoning import without_reasoning
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.templates import ChatTemplate
 from tinkergym.messages import system, user
@@ -79,3 +80,11 @@ def test_lets_answer_close_the_reasoning_that_its_prompt_opens():
     assert "hm" not in text
     assert "cut off" not in text
     assert "\n\na<|eot_id|>" in text
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_keeps_call_that_quotes_tags(opened):
+    call = '<tool_call>\n{"name": "save", "arguments": {"text": "<think>a</think> b"}}\n</tool_call>'
+    thought = "hm\n</think>\n\n" if opened else "<think>\nhm\n</think>\n\n"
+    assert without_reasoning(thought + call, opened=opened) == call
+    assert without_reasoning(call) == call

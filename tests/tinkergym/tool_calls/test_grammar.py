@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from benchmarks.template_families import shipped_template, template_bundle
 from tinkergym.agent.renderer import Renderer
@@ -83,6 +86,18 @@ def call(name, call_id="call00000", **arguments):
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
+GRAMMARS = {
+    write: grammar_of(several(write)) for write in (hermes, listed, llama, mistral, harmony, xml, glm)
+}
+IDS = {write: "call00000" if write is listed else "" for write in GRAMMARS}
+TAGS = ["</think>", "<think>", "<tool_call>", "</tool_call>", "</parameter>", "</arg_value>", "[ARGS]", '"']
+TAGS += ["<parameter=a>", "<arg_key>", "[TOOL_CALLS]", '{"name": "f", "arguments": {}}', "\\", "}", "\n", " "]
+TEXTS = st.lists(st.sampled_from(TAGS) | st.text(st.characters(exclude_categories=["Cs"])), max_size=6).map(
+    "".join
+)
+MARKS = re.compile(r"</(?:parameter|arg_value)>\s*(?:<|\Z)|^\n|\n\Z")
+
+
 @pytest.mark.parametrize(
     ("write", "kind"),
     [
@@ -102,6 +117,33 @@ def test_reads_a_templates_own_calls_back(write, kind):
     assert (read.name, read.arguments) == ("weather", {"city": "Rome {x}\nItaly"})
     assert grammar.read("It is sunny.").calls == ()
     assert grammar.read("{1, 2}").calls == ()
+
+
+@pytest.mark.parametrize("write", [hermes, listed, llama, mistral, harmony, xml, glm])
+@settings(max_examples=50)
+@given(text=TEXTS, others=st.lists(TEXTS, max_size=2))
+def test_takes_tags_within_strings_as_text(write, text, others):
+    arguments = {f"key{number}": one for number, one in enumerate([text, *others])}
+    written = write(call("note", **arguments))
+    # Without escapes, nothing tells a value from the marks around it.
+    assume(write not in (xml, glm) or not any(MARKS.search(one) for one in arguments.values()))
+    for before in ("", "<think>\nNot yet.\n</think>\n\n"):
+        assert GRAMMARS[write].read(before + written).calls == (ToolCall("note", arguments, IDS[write]),)
+
+
+@pytest.mark.parametrize("write", [hermes, llama, mistral, harmony, xml, glm])
+@given(kept=st.floats(0, 1, exclude_max=True))
+def test_counts_call_cut_anywhere_as_malformed(write, kept):
+    text = write(call("note", text="say </think> or </tool_call>, then on"))
+    begun = len(GRAMMARS[write].opening) + text.index("note")
+    read = GRAMMARS[write].read(text[: begun + int(kept * (len(text) - begun))]).calls
+    assert len(read) == 1
+
+
+@pytest.mark.parametrize("write", [hermes, llama])
+def test_reads_null_arguments_as_empty_call(write):
+    text = write(call("note")).replace("{}", "null")
+    assert GRAMMARS[write].read(text).calls == (ToolCall("note"),)
 
 
 @pytest.mark.parametrize("write", [hermes, mistral, xml, glm])

@@ -2,7 +2,7 @@ import json
 import pickle
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from tinkergym.tool_calls.call import MOST_CALLS, CallText, MalformedCall, ToolCall
@@ -10,7 +10,10 @@ from tinkergym.tool_calls.syntax import parse_calls, render_calls, typed_argumen
 
 SYNTAXES = ["hermes", "xml", "json"]
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,20}", fullmatch=True)
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+PLAIN_TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+TAGS = ["</think>", "<think>", "<tool_call>", "</tool_call>", "</function>", "<function=f>", "</parameter>"]
+TAGS += ["<parameter=a>", '{"name": "f", "arguments": {}}', '"', "\\", "}", "[", "\n", " "]
+TEXTS = PLAIN_TEXTS | st.lists(st.sampled_from(TAGS) | PLAIN_TEXTS, max_size=6).map("".join)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
@@ -57,19 +60,18 @@ def calls_in(text, syntax):
 @settings(max_examples=50)
 @given(calls=CALLS)
 def test_reads_again_calls_that_were_written(syntax, calls):
-    # What a call quotes may look like the end of thinking; models do not write that unasked.
     text = render_calls(calls, syntax)
-    if "</think>" not in text:
-        assert calls_in(text, syntax) == calls
-        assert calls_in(f"I call it.\n{text}", syntax) == calls
+    for before in ("", "I call it.\n", "<think>Not </tool_call> yet.</think>\n", "So far.</think>\n\n"):
+        assert calls_in(before + text, syntax) == calls
 
 
 @settings(max_examples=50)
 @given(calls=CALLS)
 def test_carries_texts_in_xml_and_reads_rest_by_schema(calls):
-    text = render_calls(calls, "xml")
-    if "</think>" in text:
-        return
+    try:
+        text = render_calls(calls, "xml")
+    except ValueError:
+        reject()
     found = calls_in(text, "xml")
     assert [call.name for call in found] == [call.name for call in calls]
     for read, written in zip(found, calls, strict=True):
@@ -82,7 +84,7 @@ def test_carries_texts_in_xml_and_reads_rest_by_schema(calls):
 
 def test_refuses_to_write_what_xml_cannot_carry():
     with pytest.raises(ValueError, match=", which the xml syntax cannot represent"):
-        render_calls([ToolCall("f", {"a": "x</parameter>"})], "xml")
+        render_calls([ToolCall("f", {"a": "x</parameter>\n</function>"})], "xml")
 
 
 @pytest.mark.parametrize("syntax", SYNTAXES)
@@ -152,10 +154,31 @@ def test_reads_calls_around_a_malformed_one():
         '<tool_call>{"name": "f", "parameters": {"a": 1}}</tool_call>',
         '<tool_call>{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}</tool_call>',
         '<tool_call>\n{"name": "f",\n "arguments": {"a": 1}}',
+        '<tool_call>{"name": "f", "arguments": null, "parameters": {"a": 1}}</tool_call>',
     ],
 )
 def test_understands_other_ways_to_write_the_same_call(text):
     assert parse_calls(text, "hermes") == [ToolCall("f", {"a": 1})]
+
+
+@pytest.mark.parametrize(
+    "arguments", ["", ', "arguments": null', ', "arguments": ""', ', "arguments": "null"']
+)
+def test_reads_missing_arguments_as_empty_call(arguments):
+    written = f'<tool_call>{{"name": "f"{arguments}}}</tool_call>'
+    assert parse_calls(written, "hermes") == [ToolCall("f")]
+
+
+@pytest.mark.parametrize("syntax", SYNTAXES)
+@settings(max_examples=50)
+@given(calls=CALLS, kept=st.floats(0, 1, exclude_max=True))
+def test_counts_cut_call_as_malformed(syntax, calls, kept):
+    try:
+        text = render_calls(calls[:1], syntax)
+    except ValueError:
+        reject()
+    opened = text.index(":" if syntax == "json" else ">") + 1
+    assert parse_calls(text[: opened + int(kept * (len(text) - opened))], syntax)
 
 
 def test_reads_bare_json_as_list_or_in_a_fence():
