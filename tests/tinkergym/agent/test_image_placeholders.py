@@ -128,7 +128,7 @@ def test_hashes_own_images_of_each_turn():
     assert [image.start for image in segment.images] == [image.start for image in request.images]
 
 
-SIDES = (1, 7, 8, 15, 16, 17, 24, 25, 40, 63, 64, 100, 130, 250, 257, 511, 640, 1023)
+SIDES = (1, 7, 8, 15, 16, 17, 24, 25, 40, 63, 64, 100, 130, 250, 257, 511, 640, 1023, 5000)
 
 
 @pytest.mark.parametrize(

@@ -263,6 +263,18 @@ def test_finds_sums_that_balance_over_episodes(tmp_path):
     assert names(verify(run.with_ledger(1, fates_of(run, shift)).bundle(tmp_path)).problems, LEDGER)
 
 
+def test_finds_sampled_tokens_that_only_the_record_denies(tmp_path):
+    run = Run()
+    more = fates_of(run, lambda fates: [fates[0].model_copy(update={"sampled_tokens": 2}), *fates[1:]])
+    run.with_ledger(1, more)
+    steps = [
+        one.model_copy(update={"sampled_tokens": one.sampled_tokens + (one.step == 1)})
+        for one in run.facts.steps
+    ]
+    run.facts = run.facts.model_copy(update={"steps": steps})
+    assert names(verify(run.bundle(tmp_path)).problems, FIRST_STEP)
+
+
 def test_finds_a_doubled_episode(tmp_path):
     run = Run()
     ledger = fates_of(run, lambda fates: [fates[0], *fates[:1], *fates[2:]])
