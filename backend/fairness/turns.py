@@ -22,6 +22,15 @@ class Turns:
         """Whether another request of this owner would wait."""
         return self._places.is_full(owner)
 
+    def enter_now(self, owner: str) -> int | None:
+        """Take a place if one is free; returns the request's number, which must `leave`, or None."""
+        if self._places.is_full(owner):
+            return None
+        number = next(self._numbers)
+        self._places.add(number, owner)
+        self._admit()
+        return number
+
     async def enter(self, owner: str) -> int:
         """Wait for a place; returns the number of the request, which must `leave`."""
         number = next(self._numbers)

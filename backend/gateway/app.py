@@ -57,29 +57,35 @@ def create_app(parts: GatewayParts) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         parts: GatewayParts = app.state.parts
-        app.state.job_checks = FairThreads(
-            _JOB_CHECK_THREADS, of_tenant=_JOB_CHECK_THREADS // 2, seconds=_CATALOG_SECONDS
-        )
-        app.state.catalog_reads = FairThreads(
-            _CATALOG_THREADS, of_tenant=_CATALOG_THREADS // 2, seconds=_CATALOG_SECONDS
-        )
-        # Parsing one takes many times its size in memory.
-        app.state.large_bodies = FairThreads(1, seconds=_BODY_SECONDS)
-        # They have one child process, which checks one image at a time.
-        app.state.image_checks = FairThreads(1, seconds=_BODY_SECONDS)
-        app.state.upload_writes = FairThreads(_UPLOAD_THREADS, seconds=_BODY_SECONDS)
-        app.state.route_threads = FairThreads(
-            _ROUTE_THREADS, of_tenant=_ROUTE_THREADS // 4, seconds=_BODY_SECONDS
-        )
+        threads = {
+            "job_checks": FairThreads(
+                _JOB_CHECK_THREADS, of_tenant=_JOB_CHECK_THREADS // 2, seconds=_CATALOG_SECONDS
+            ),
+            "catalog_reads": FairThreads(
+                _CATALOG_THREADS, of_tenant=_CATALOG_THREADS // 2, seconds=_CATALOG_SECONDS
+            ),
+            # Parsing one takes many times its size in memory.
+            "large_bodies": FairThreads(1, seconds=_BODY_SECONDS),
+            # They have one child process, which checks one image at a time.
+            "image_checks": FairThreads(1, seconds=_BODY_SECONDS),
+            "upload_writes": FairThreads(_UPLOAD_THREADS, seconds=_BODY_SECONDS),
+            "route_threads": FairThreads(
+                _ROUTE_THREADS, of_tenant=_ROUTE_THREADS // 4, seconds=_BODY_SECONDS
+            ),
+            "health_threads": FairThreads(
+                _HEALTH_THREADS, of_tenant=_HEALTH_THREADS, seconds=_HEALTH_SECONDS
+            ),
+        }
+        for name, each in threads.items():
+            setattr(app.state, name, each)
         app.state.evaluations = Evaluations(parts.config.limits, parts.config.environment_variables)
-        app.state.health_threads = FairThreads(
-            _HEALTH_THREADS, of_tenant=_HEALTH_THREADS, seconds=_HEALTH_SECONDS
-        )
         yield
         await parts.tail.close()
         await parts.key_watch.close()
         await parts.proxy.close()
         parts.image_check.close()
+        for each in threads.values():
+            each.close()
 
     app = FastAPI(
         title="tinkergym",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from math import inf
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TypeVar
 
-from anyio import CancelScope, CapacityLimiter, to_thread
+from anyio import CancelScope
 
 from backend.fairness.fair_places import FairPlaces
 from backend.fairness.turns import Turns
@@ -15,12 +16,16 @@ from tinkergym.errors import ServiceUnavailableError
 
 Value = TypeVar("Value")
 
+_UNLIMITED = 2**15
+"""The places count the threads; an executor wants a number."""
+
 
 class FairThreads:
     """A waiting request waits behind few requests of each other tenant. Belongs to one event loop.
 
     A thread cannot be ended: one that outlasts its deadline counts against its own tenant until it ends, and
-    no longer against all. Work that can hold Python's lock for long needs a process instead.
+    no longer against all. Work that can hold Python's lock for long needs a process instead. Close it when no
+    more requests come.
     """
 
     def __init__(self, at_once: int, *, of_tenant: int = 1, seconds: float) -> None:
@@ -33,7 +38,11 @@ class FairThreads:
         """
         self._turns = Turns(FairPlaces(at_once, most_of_one=of_tenant))
         self._seconds = seconds
-        self._threads = CapacityLimiter(inf)  # The places count them.
+        self._threads = ThreadPoolExecutor(_UNLIMITED, thread_name_prefix="gateway")
+
+    def close(self) -> None:
+        """Let the threads end as soon as they have nothing to do; waits for none."""
+        self._threads.shutdown(wait=False)
 
     async def run(
         self, tenant_id: str, call: Callable[[], Value], *, abandon_on_cancel: bool = False
@@ -49,29 +58,48 @@ class FairThreads:
             ServiceUnavailableError: The call has not begun or not returned in time; if it has begun, it goes
                 on.
         """
-        try:
-            async with asyncio.timeout(self._seconds):
-                number = await self._turns.enter(tenant_id)
-        except TimeoutError:
-            raise ServiceUnavailableError(
-                f"your other requests have kept the service busy for {self._seconds:g} s",
-                hint="try again, with fewer at once",
-            ) from None
-        # A task of its own: a cancelled caller does not give back the place of a thread that still runs.
-        work = asyncio.ensure_future(to_thread.run_sync(call, limiter=self._threads))
-        overdue = asyncio.get_running_loop().call_later(self._seconds, self._turns.outstay, number)
+        number = self._turns.enter_now(tenant_id)
+        if number is None:
+            number = await self._wait(tenant_id)
+        loop = asyncio.get_running_loop()
+        # A future of its own, not awaited: a cancelled caller does not give back the place of a thread that
+        # still runs.
+        work = loop.run_in_executor(self._threads, copy_context().run, call)
+        # One timer and one future instead of `asyncio.wait`: most requests come through here.
+        over: asyncio.Future[None] = loop.create_future()
+
+        def outstays() -> None:
+            self._turns.outstay(number)
+            _settle(over)
 
         def ended(done: asyncio.Future[Value]) -> None:
             overdue.cancel()
             self._turns.leave(number)
             if not done.cancelled():
                 done.exception()  # Seen, or asyncio logs an exception that was never retrieved.
+            _settle(over)
 
+        overdue = loop.call_later(self._seconds, outstays)
         work.add_done_callback(ended)
         with CancelScope(shield=not abandon_on_cancel):
-            await asyncio.wait({work}, timeout=self._seconds)
+            await over
         if not work.done():
             raise ServiceUnavailableError(
                 f"the service did not finish this within {self._seconds:g} s", hint="try again with less"
             )
         return work.result()
+
+    async def _wait(self, tenant_id: str) -> int:
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await self._turns.enter(tenant_id)
+        except TimeoutError:
+            raise ServiceUnavailableError(
+                f"your other requests have kept the service busy for {self._seconds:g} s",
+                hint="try again, with fewer at once",
+            ) from None
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,5 +1,6 @@
 import asyncio
 import threading
+from contextlib import closing
 from inspect import iscoroutinefunction
 from types import ModuleType, SimpleNamespace
 
@@ -39,10 +40,14 @@ def test_leaves_others_their_threads_beside_tenants_hanging_route():
         return tenant.tenant_id
 
     async def play():
+        # A long deadline: bob's second request waits for his first, and not for a thread of all.
+        with closing(FairThreads(2, seconds=60)) as threads:
+            return await ask_all(threads)
+
+    async def ask_all(threads):
         api = FastAPI()
         api.include_router(router)
-        # A long deadline: bob's second request waits for his first, and not for a thread of all.
-        api.state.route_threads = FairThreads(2, seconds=60)
+        api.state.route_threads = threads
         transport = httpx.ASGITransport(api)
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
             bobs = [asyncio.create_task(client.get("/hang", params={"tenant": "bob"})) for _ in range(50)]
@@ -64,13 +69,14 @@ def test_refuses_an_overdue_route():
     async def play():
         api = FastAPI()
         api.include_router(router)
-        api.state.route_threads = FairThreads(1, seconds=0.01)
         transport = httpx.ASGITransport(api)
-        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-            try:
-                await client.get("/hang")
-            finally:
-                go_on.set()
+        client = httpx.AsyncClient(transport=transport, base_url="http://gateway")
+        with closing(FairThreads(1, seconds=0.01)) as api.state.route_threads:
+            async with client:
+                try:
+                    await client.get("/hang")
+                finally:
+                    go_on.set()
 
     with pytest.raises(ServiceUnavailableError):
         asyncio.run(play())

@@ -1,5 +1,6 @@
 import asyncio
 import threading
+from contextlib import closing
 from functools import partial
 
 import anyio
@@ -7,6 +8,11 @@ import pytest
 
 from backend.gateway.fair_threads import FairThreads
 from tinkergym.errors import ServiceUnavailableError
+
+
+def played(play, threads):
+    with closing(threads):
+        return asyncio.run(play(threads))
 
 
 def test_waits_once_for_a_tenant_with_many_requests():
@@ -19,8 +25,7 @@ def test_waits_once_for_a_tenant_with_many_requests():
             first_runs.set()
             assert go_on.wait(20)
 
-    async def play():
-        threads = FairThreads(1, seconds=20)
+    async def play(threads):
         flood = [asyncio.create_task(threads.run("bob", lambda n=n: noted(f"flood {n}"))) for n in range(20)]
         await asyncio.to_thread(first_runs.wait, 20)
         single = asyncio.create_task(threads.run("ada", lambda: noted("single")))
@@ -28,7 +33,7 @@ def test_waits_once_for_a_tenant_with_many_requests():
         go_on.set()
         await asyncio.gather(single, *flood)
 
-    asyncio.run(play())
+    played(play, FairThreads(1, seconds=20))
     assert order.index("single") <= 2
     assert len(order) == 21
 
@@ -40,8 +45,7 @@ def test_gives_all_tenants_together_no_more_threads_than_exist():
         running.release()
         assert go_on.wait(20)
 
-    async def play():
-        threads = FairThreads(2, of_tenant=2, seconds=20)
+    async def play(threads):
         calls = [asyncio.create_task(threads.run(tenant, hangs)) for tenant in ("ada", "bob", "eve", "fay")]
         for _ in range(2):
             assert await asyncio.to_thread(running.acquire, timeout=20)
@@ -50,7 +54,7 @@ def test_gives_all_tenants_together_no_more_threads_than_exist():
         await asyncio.gather(*calls)
         return more
 
-    assert not asyncio.run(play())
+    assert not played(play, FairThreads(2, of_tenant=2, seconds=20))
     assert [running.acquire(blocking=False) for _ in range(3)] == [True, True, False]
 
 
@@ -68,11 +72,9 @@ def test_leaves_or_awaits_the_thread_when_a_caller_gives_up(abandon):
             await asyncio.sleep(0)
         go_on.set()
 
-    async def play():
+    async def play(threads):
         async with anyio.create_task_group() as callers:
-            callers.start_soon(
-                partial(FairThreads(1, seconds=20).run, "ada", hangs, abandon_on_cancel=abandon)
-            )
+            callers.start_soon(partial(threads.run, "ada", hangs, abandon_on_cancel=abandon))
             await asyncio.to_thread(began.wait, 20)
             callers.cancel_scope.cancel()
             releasing = None if abandon else asyncio.create_task(release())
@@ -82,7 +84,7 @@ def test_leaves_or_awaits_the_thread_when_a_caller_gives_up(abandon):
             await releasing
         return waited
 
-    assert asyncio.run(play()) is not abandon
+    assert played(play, FairThreads(1, seconds=20)) is not abandon
     assert ended.wait(20)
 
 
@@ -96,8 +98,7 @@ def test_holds_only_its_tenants_place_by_overdue_thread():
             except ServiceUnavailableError:  # On a busy machine any call can be overdue.
                 pass
 
-    async def play():
-        threads = FairThreads(1, seconds=0.05)
+    async def play(threads):
         with pytest.raises(ServiceUnavailableError):
             await threads.run("bob", lambda: go_on.wait(20))
         waiting = asyncio.create_task(patiently(threads, "bob", lambda: "bob's second"))
@@ -106,14 +107,13 @@ def test_holds_only_its_tenants_place_by_overdue_thread():
         go_on.set()
         return others, waited, await waiting
 
-    assert asyncio.run(play()) == ("ada's", True, "bob's second")
+    assert played(play, FairThreads(1, seconds=0.05)) == ("ada's", True, "bob's second")
 
 
 def test_frees_places_of_a_call_that_raises():
-    async def play():
-        threads = FairThreads(1, seconds=20)
+    async def play(threads):
         with pytest.raises(ZeroDivisionError):
             await threads.run("ada", lambda: 1 / 0)
         return await threads.run("ada", lambda: "next")
 
-    assert asyncio.run(play()) == "next"
+    assert played(play, FairThreads(1, seconds=20)) == "next"
