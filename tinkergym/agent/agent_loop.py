@@ -29,6 +29,7 @@ from tinkergym.errors import (
 from tinkergym.messages import (
     Message,
     assistant,
+    is_unicode,
     messages_text,
     messages_to_answer,
     observation_messages,
@@ -104,6 +105,8 @@ class AgentLoop:
         self._images: list[ImageSpan] = []
         """Where images are in the delta."""
         self._request_id = ""
+        self._request: SampleRequest | None = None
+        """The last request; the next one differs in few fields."""
         self._answer: tuple[Span, Completion, Content] | None = None
         """The last completion, until it is part of a turn."""
         self._early_reward = 0.0
@@ -387,20 +390,31 @@ class AgentLoop:
         self._request_id = self._plan.request_id(turn)
         self._state = AgentState.GENERATING
         decoding = self._plan.decoding
-        # Built from checked parts; validated where it is sent.
+        if self._request is None:
+            self._request = self._every_request()
+        # A copy, because building a record of many fields takes four times as long; checked where it is read.
+        self._request = self._request.model_copy(
+            update={
+                "request_id": self._request_id,
+                "prompt_ids": prompt_ids,
+                "max_tokens": min(decoding.max_turn_tokens, room),
+                "seed": decoding.seed + turn,
+                "images": self._ledger.context_images(self._images),
+            }
+        )
+        return self._request
+
+    def _every_request(self) -> SampleRequest:
+        """Return what all requests of the episode share."""
+        decoding = self._plan.decoding
         return SampleRequest.model_construct(
-            request_id=self._request_id,
             policy=self._plan.policy,
             policy_version=self._plan.policy_version,
-            prompt_ids=prompt_ids,
-            max_tokens=min(decoding.max_turn_tokens, room),
             temperature=decoding.temperature,
             top_p=decoding.top_p,
             top_k=decoding.top_k,
-            seed=decoding.seed + turn,
             stop_ids=self._renderer.stop_ids,
             session_id=self._plan.session_id,
-            images=self._ledger.context_images(self._images),
             structured=decoding.structured,
             stop=decoding.stop,
         )
@@ -421,7 +435,8 @@ class AgentLoop:
         assert self._answer is not None
         (span, completion, action), self._answer = self._answer, None
         self._turns.append(
-            Turn.model_construct(
+            # pydantic's own constructor checks it, and takes half as long as `model_construct`.
+            Turn(
                 segment=span.segment,
                 start=span.start,
                 end=span.end,
@@ -469,6 +484,8 @@ def _metrics(info: Any) -> dict[str, float]:
         raise ValueError(f"info['metrics'] has {len(metrics)} names; report at most {MOST_METRICS} per turn")
     numbers = {}
     for name, value in metrics.items():
+        if not is_unicode(str(name)):
+            raise ValueError(f"info['metrics'] has the name {name!a}, which is not valid Unicode text")
         if len(str(name)) > LONGEST_METRIC_NAME:
             raise ValueError(
                 f"info['metrics'] has the name {quoted(name)}; a name has at most {LONGEST_METRIC_NAME} "

@@ -77,10 +77,12 @@ class EpisodePlan:
     table: Mapping[str, tuple[TablePlayer, int]] = field(default_factory=dict)
     """The agents played by the game itself, with their player and seed."""
 
-    @property
-    def session_id(self) -> str:
-        """The session of the seat's sampling requests: its lease, so that two attempts never mix."""
-        return str(SeatRef(self.lease_id or self.episode_id, self.seat))
+    session_id: str = field(init=False, compare=False)
+    """The session of the seat's sampling requests: its lease, so that two attempts never mix."""
+
+    def __post_init__(self) -> None:
+        # Written once: each turn asks for it three times.
+        object.__setattr__(self, "session_id", str(SeatRef(self.lease_id or self.episode_id, self.seat)))
 
     @property
     def seats(self) -> tuple[Self, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from pydantic_core import from_json
+from pydantic import ValidationError
 
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError, TooManyRequestsError
 from tinkergym.network.backoff import Backoff
@@ -239,11 +239,10 @@ def _how_many_fit(requests: Iterable[SampleRequest]) -> int:
 
 
 def _read(line: bytes) -> Answer:
-    fields = from_json(line)
-    if "error" in fields:
-        return SampleFailure(request_id=fields["request_id"], error=ErrorView(**fields["error"]))
-    # Not validated: the service wrote it with the same class, and this runs once per turn of every episode.
-    return Completion.model_construct(**fields)
+    try:
+        return Completion.model_validate_json(line)  # nearly every line
+    except ValidationError:
+        return SampleFailure.model_validate_json(line)
 
 
 def _lacks_images(failure: SampleFailure) -> bool:
