@@ -52,7 +52,7 @@ class InstantPolicy:
 
     def _complete(self, request: SampleRequest) -> Completion:
         ids = self._answers[request.seed * 7 % len(MOVES)]
-        return Completion.model_construct(
+        return Completion(
             request_id=request.request_id,
             token_ids=list(ids),
             sampling_logprobs=[-1.0] * len(ids),

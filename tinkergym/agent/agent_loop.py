@@ -405,9 +405,12 @@ class AgentLoop:
         return self._request
 
     def _every_request(self) -> SampleRequest:
-        """Return what all requests of the episode share."""
+        """Return what all requests of the episode share; what differs is empty."""
         decoding = self._plan.decoding
         return SampleRequest.model_construct(
+            request_id="",
+            prompt_ids=[],
+            max_tokens=0,
             policy=self._plan.policy,
             policy_version=self._plan.policy_version,
             temperature=decoding.temperature,
