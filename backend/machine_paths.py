@@ -61,5 +61,6 @@ class MachinePaths:
 def _of_service(config: ServiceConfig) -> dict[str, str]:
     folders = {path: f"MODEL:{name}" for name, path in config.models.items() if Path(path).is_absolute()}
     # The database may be elsewhere.
-    folders[str(database_file(config.store_url).resolve().parent)] = "DATABASE"
+    if (file := database_file(config.store_url)) is not None:
+        folders[str(file.resolve().parent)] = "DATABASE"
     return folders | {str(config.data_dir): "DATA", str(config.data_dir.resolve()): "DATA"}

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from backend.store import database
+from backend.store import sqlite_file
 from tinkergym.registration.environments import register, unregister
 from tinkergym.testing.faults import hangs_end
 
@@ -14,7 +14,7 @@ for _number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, lambda *_: None)
 
-database.SYNCHRONOUS = "OFF"  # as `os.fsync`, see the other conftest.py
+sqlite_file.SYNCHRONOUS = "OFF"  # as `os.fsync`, see the other conftest.py
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ DOORS = {
     ("backend/scheduler/ray_start.py", "ray"),
     ("backend/scheduler/ray_start.py", "ray._private"),
     ("backend/store/place.py", "sqlalchemy"),
+    ("backend/store/schema_version.py", "alembic"),
     ("backend/vision/processor.py", "transformers"),  # the processors of one family
 }
 

@@ -8,14 +8,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from backend.app.temporary_folders import owned, remove_leftovers
 from backend.config import LONGEST_RUN_DIR, ServiceConfig
 from backend.errors import ConfigError
 from backend.private_folder import close_to_others, private_files, refuse_changes_by_others
-from backend.store.place import database_file, default_url
+from backend.store.place import DEFAULT_FILE, database_file
 from tinkergym.errors import StorageFullError
 
 _LOCK = "serve.lock"
@@ -41,11 +41,15 @@ def claimed(config: ServiceConfig) -> Iterator[None]:
 @contextmanager
 def _claimed(config: ServiceConfig) -> Iterator[None]:
     _make(config)
-    database = database_file(config.store_url).resolve()
+    file = database_file(config.store_url)
+    database = None if file is None else file.resolve()
     with (
         _held(config.data_dir / _LOCK, config.data_dir, "data_dir"),
-        # The database may be elsewhere, and two schedulers on one database would take each other's jobs.
-        _held(database.with_name(f"{database.name}.serve.lock"), database, "database_url"),
+        # The database may be elsewhere, and two schedulers on one database would take each other's jobs. A
+        # server's database knows its schedulers itself.
+        nullcontext()
+        if database is None
+        else _held(database.with_name(f"{database.name}.serve.lock"), database, "database_url"),
         # Later no one could tell whose folder it was.
         owned(config.run_dir),
     ):
@@ -141,7 +145,7 @@ def _make(config: ServiceConfig) -> None:
     try:
         config.data_dir.mkdir(parents=True, exist_ok=True)
         refuse_changes_by_others(config.data_dir)
-        close_to_others(config.data_dir, (_LOCK, database_file(default_url(config.data_dir)).name))
+        close_to_others(config.data_dir, (_LOCK, DEFAULT_FILE))
         for folder in (config.jobs_dir, config.log_dir):
             folder.mkdir(exist_ok=True)
         with tempfile.TemporaryFile(dir=config.data_dir):

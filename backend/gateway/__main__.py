@@ -34,7 +34,7 @@ def main() -> None:
     judges.allow_only(config.judge_urls)
     opponent_models.allow_only(config.opponent_urls)
     isolation_rule.require(config.python_tool)
-    store = Store.open(config.store_url)
+    store = Store.open(config.store_url, part="gateway")
     # Only requests delete jobs, and there are none yet.
     JobFolders(config.job_files).finish(store.has_job)
     remove_unfinished(config.uploads)

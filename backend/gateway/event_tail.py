@@ -15,8 +15,11 @@ from backend.store.store import Store
 from tinkergym.errors import TinkerGymError
 
 POLL_SECONDS = 0.1
-"""Other processes write the events, and the store has no notifications. One query costs 0.3 ms, however many
-wait."""
+"""Other processes write the events. Whether any has committed is known without a query, and one query costs
+0.3 ms, however many wait."""
+
+_LOOKS_WITHOUT_NEWS = 5
+"""After so many looks without a commit the database is read all the same: its notifications may be lost."""
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +35,10 @@ class EventTail:
         self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._task: asyncio.Task[None] | None = None
         self._looks = 0
+        self._commits: int | None = None
+        self._quiet_looks = 0
+        self._seqs: dict[str, int] = {}
+        """The number of each watched job's newest event, at the last look."""
         self._reads: dict[Hashable, asyncio.Task[Any]] = {}
 
     @contextmanager
@@ -74,17 +81,10 @@ class EventTail:
                 await self._task
 
     async def _poll(self) -> None:
-        # Starts before the newest event, so that one written between the watch and this line is not missed.
-        position = 0
-        first = True
+        self._seqs = {}
         while self._waiting:
             try:
-                if first:
-                    position = await run_in_threadpool(self._store.last_position)
-                    changed = set(self._waiting)
-                    first = False
-                else:
-                    position, changed = await run_in_threadpool(self._store.jobs_with_news, position)
+                changed = await run_in_threadpool(self._changed, frozenset(self._waiting))
             except TinkerGymError as error:  # A locked or full database; clients continue to wait.
                 _log.warning("cannot query events: %s", error)
                 changed = set()
@@ -93,3 +93,16 @@ class EventTail:
                 for news in self._waiting.get(job_id, ()):
                     news.set()
             await asyncio.sleep(self._poll_seconds)
+
+    def _changed(self, watched: frozenset[str]) -> set[str]:
+        """Return the watched jobs with events since the last look, and those that were not watched then."""
+        commits = self._store.commits()
+        if commits is not None and commits == self._commits and watched <= self._seqs.keys():
+            self._quiet_looks += 1
+            if self._quiet_looks < _LOOKS_WITHOUT_NEWS:
+                return set()
+        self._commits, self._quiet_looks = commits, 0
+        # By the job's own count: a number over all jobs may be taken before another and committed after it.
+        found = self._store.last_seqs(watched)
+        before, self._seqs = self._seqs, {job_id: found.get(job_id, 0) for job_id in watched}
+        return {job_id for job_id in watched if before.get(job_id) != self._seqs[job_id]}

@@ -131,7 +131,7 @@ class SchedulerProcess:
 
         config = ServiceConfig.model_validate_json(config_json)
         self._stop = threading.Event()
-        store = Store.open(config.store_url).service()
+        store = Store.open(config.store_url, part="scheduler").service()
         self._scheduler = Scheduler(store, start_workers(config), config)
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
         self._thread.start()

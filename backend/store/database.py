@@ -1,131 +1,145 @@
-"""The connection to SQLite: transactions, durability, and translation of its errors.
+"""The connection to the database: transactions, durability, and one kind of error for all databases.
 
-It is independent of jobs. Every write transaction takes the write lock at its start (`BEGIN IMMEDIATE`): a
-deferred one would find out midway that another process was faster, and could only fail.
+It is independent of jobs. `sqlite_file.py` and `postgres.py` know the two databases; all statements of the
+store are the same for both.
 """
 
 from __future__ import annotations
 
-import os
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, Table
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from backend.errors import ConfigError
-from backend.fairness.fair_lock import FairLock
+from backend.store.place import database_file
+from backend.store.postgres import Postgres
 from backend.store.read_cache import ReadCache, refuse_if_cached_only
-from tinkergym.errors import InternalServiceError, ServiceUnavailableError, StorageFullError, TinkerGymError
+from backend.store.sqlite_file import SqliteFile
+from tinkergym.errors import ServiceUnavailableError, TinkerGymError
 
-BUSY_TIMEOUT_SECONDS = 15.0
-"""How long a writer waits for another process's transaction, which usually takes milliseconds."""
 
-SYNCHRONOUS = "FULL"
-"""WAL's default of NORMAL may lose the last commits on power loss; acknowledged writes must survive."""
+class Backend(Protocol):
+    """What differs between the databases."""
 
-_UNUSABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_IOERR}
+    name: str
+    """The database as errors name it."""
+
+    @property
+    def reader(self) -> Engine:
+        """Begins transactions that only read."""
+
+    @property
+    def writer(self) -> Engine:
+        """Begins transactions that write."""
+
+    @property
+    def write_turn(self) -> AbstractContextManager[object]:
+        """Held by a thread during a write transaction."""
+
+    @property
+    def cached_seconds(self) -> float | None:
+        """How long a cached value may be used if no commit is noticed; None if every commit is."""
+
+    def commits(self) -> int | None:
+        """Return a number that changes with every commit; None if that is unknown now."""
+
+    def committed(self) -> None:
+        """Take note of this process's own commit."""
+
+    def scheduler_lock(self) -> SchedulerLock:
+        """Return this process's claim to be the only active scheduler."""
+
+    def typed(self, error: Any) -> TinkerGymError:
+        """Return the error for one of the driver."""
+
+    def close(self) -> None:
+        """Close all connections that are not in use."""
+
+
+class SchedulerLock(Protocol):
+    """The right to be the service's active scheduler."""
+
+    def held(self) -> bool:
+        """Take the lock if it is free; return whether this process has it now.
+
+        Ask before every tick. False means to stop at once: another scheduler may be active already.
+        """
+
+    def close(self) -> None:
+        """Give it back."""
 
 
 class Database:
-    """A SQLite file shared by the service's processes."""
+    """A database shared by the service's processes, and by the threads of this one."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            # Readable by the owner only, like the -wal and -shm files, which inherit the mode.
-            if not path.exists():
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        except OSError as error:
-            raise _file_error(path, error) from error
-        # One per reading thread; opening a connection takes longer than most reads.
-        self._engine = create_engine(f"sqlite:///{path}", pool_size=40, max_overflow=0)
-        event.listen(self._engine, "connect", _configure)
-        event.listen(self._engine, "begin", _begin)
-        self._writer: Engine = self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
-        # Threads of one process queue here, in order; SQLite's own waiting polls and is unfair.
-        self._write_lock = FairLock()
-        self.read_cache = ReadCache(path)
+    def __init__(self, url: str, part: str = "") -> None:
+        """Prepare to connect.
+
+        Args:
+            url: The database.
+            part: The part of the service that opens it.
+
+        Raises:
+            ConfigError: The URL or the file cannot be used.
+            MissingExtraError: Its driver is not installed.
+        """
+        file = database_file(url)
+        self.backend: Backend = Postgres(url, part) if file is None else SqliteFile(file)
+        self.read_cache = ReadCache(self.backend.commits, self.backend.cached_seconds)
         """Cache for small values that are read for nearly every request."""
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A consistent snapshot; never waits for a writer."""
         refuse_if_cached_only()
-        with _translated(self.path), self._engine.begin() as connection:
+        with self._translated(), self.backend.reader.begin() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction that is durable (synced to disk) when the block ends, or rolled back."""
+        """A transaction that is durable (synced to disk) when the block ends, or rolled back.
+
+        What `job_row` reads in it cannot change before its end.
+        """
         refuse_if_cached_only()
-        with self._write_lock, _translated(self.path), self._writer.begin() as connection:
+        with self.backend.write_turn, self._translated(), self.backend.writer.begin() as connection:
             yield connection
+        self.read_cache.clear()
+        self.backend.committed()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            raise self.backend.typed(error.orig) from error
+        except PoolTimeoutError as error:
+            raise ServiceUnavailableError(
+                "too many requests are waiting for the database", hint="try again"
+            ) from error
 
     def close(self) -> None:
         """Close all connections that are not in use."""
-        self._engine.dispose()
-        self.read_cache.close()
+        self.backend.close()
 
 
-def _configure(connection: sqlite3.Connection, _record: object) -> None:
-    connection.isolation_level = None  # By default Python begins deferred transactions.
-    connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_SECONDS * 1000)}")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
-    connection.execute("PRAGMA foreign_keys = ON")
+def write_row(
+    connection: Connection, table: Table, keys: Mapping[str, Any], values: Mapping[str, Any]
+) -> None:
+    """Insert a row, or give the row with these keys the new values."""
+    insert = _insert(connection, table).values(**keys, **values)
+    connection.execute(insert.on_conflict_do_update(index_elements=list(keys), set_=dict(values)))
 
 
-def _begin(connection: Connection) -> None:
-    connection.exec_driver_sql(connection.get_execution_options().get("sqlite_begin", "BEGIN"))
+def add_row(connection: Connection, table: Table, keys: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Insert a row unless there is one with these keys."""
+    insert = _insert(connection, table).values(**keys, **values)
+    connection.execute(insert.on_conflict_do_nothing(index_elements=list(keys)))
 
 
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except DBAPIError as error:
-        raise _typed(path, error.orig) from error
-    except PoolTimeoutError as error:
-        raise ServiceUnavailableError(
-            "too many requests are waiting for the database", hint="try again"
-        ) from error
-
-
-def _typed(path: Path, error: Any) -> TinkerGymError:
-    code = getattr(error, "sqlite_errorcode", 0)
-    primary = code & 0xFF  # the upper bits give a more exact code
-    if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
-        return StorageFullError(
-            f"the disk is full; the database {path} cannot grow",
-            hint="free some space; no saved data is lost",
-        )
-    if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-        return ServiceUnavailableError(
-            f"another process locked the database for {BUSY_TIMEOUT_SECONDS:.0f} s", hint="try again"
-        )
-    if primary in _UNUSABLE:
-        return InternalServiceError(
-            f"the database {path} cannot be used: {error}",
-            hint="check that its disk is sound and writable, and the owner and mode of its folder",
-            code="unusable_file",
-        )
-    if primary in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
-        return InternalServiceError(
-            f"{path} is damaged or not a database: {error}",
-            hint="restore it from a backup, or move it away",
-            code="not_a_database",
-        )
-    return InternalServiceError(f"the database refused an operation: {error}")
-
-
-def _file_error(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"the database {path} cannot be opened: {error.strerror or error}",
-        hint="choose a writable data_dir",
-        field="database_url",
-    )
+def _insert(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
+    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)

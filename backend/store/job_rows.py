@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, Select, select, update
 
 from backend.errors import LeaseLostError
 from backend.store.tables import checkpoints, events, job_policies, jobs
@@ -19,6 +19,9 @@ from tinkergym.schema.jobs.spec import JobSpec, stored_spec
 from tinkergym.schema.jobs.view import INSTALLED_PACKS, JobView
 from tinkergym.schema.steering import settings_now
 from tinkergym.schema.updates import SettingsUpdate
+
+_MOST_REASON = 600
+"""Characters."""
 
 FINAL_STATES = tuple(state.value for state in JobState if state.final)
 
@@ -57,6 +60,19 @@ class QueuedJob:
     """Why it is queued, as shown to its tenant."""
     other_models: tuple[str, ...] = ()
     """Base models to load next to its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueGroup:
+    """Queued jobs of one tenant on one model that wait for the same reason."""
+
+    model: str
+    tenant_id: str
+    reason: str
+    jobs: int
+    """How many."""
+    oldest: int
+    """The number of the oldest: it grows in order of creation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +138,19 @@ def event_view(row: Row[Any]) -> Event:
 
 
 def job_row(connection: Connection, job_id: str) -> Row[Any] | None:
-    """Read a row of `jobs` in this transaction."""
-    return connection.execute(select(jobs).where(jobs.c.job_id == job_id)).one_or_none()
+    """Read a row of `jobs` in this transaction; if it writes, no other can change the row before its end."""
+    return connection.execute(job_rows(connection).where(jobs.c.job_id == job_id)).one_or_none()
+
+
+def job_rows(connection: Connection) -> Select[Any]:
+    """Return a query for rows of `jobs`, locked until the end of a transaction that writes.
+
+    Without the lock, two workers could find a job free, and both take it. SQLite has one writer at a time,
+    and ignores it. Rows that refer to the job may still be inserted.
+    """
+    if connection.get_execution_options().get("postgresql_readonly"):
+        return select(jobs)
+    return select(jobs).order_by(jobs.c.number).with_for_update(key_share=True)
 
 
 def fenced(connection: Connection, lease: JobLease) -> Row[Any]:
@@ -175,7 +202,8 @@ def enter_state(
         .where(jobs.c.job_id == row.job_id)
         .values(
             state=body.state.value,
-            reason=body.reason,
+            # A queued one is in an index, whose entries are limited; its event has the whole text.
+            reason=body.reason[:_MOST_REASON] if body.state is JobState.QUEUED else body.reason,
             error=None if body.error is None else body.error.model_dump_json(),
             **columns,
         )

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sqlalchemy import select, update
-from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import NoResultFound
 
-from backend.store.database import Database
+from backend.store.database import Database, add_row
 from backend.store.tables import api_keys, tenants
 from tinkergym.errors import NotFoundError
 
@@ -45,11 +44,8 @@ class KeyStore:
     def ensure_tenant(self, tenant_id: str, name: str = "") -> None:
         """Create the tenant unless it exists."""
         with self._db.write() as connection:
-            connection.execute(
-                insert(tenants)
-                .values(tenant_id=tenant_id, name=name or tenant_id, created_at=self._clock())
-                .on_conflict_do_nothing()
-            )
+            row = {"name": name or tenant_id, "created_at": self._clock()}
+            add_row(connection, tenants, {"tenant_id": tenant_id}, row)
 
     def create(self, tenant_id: str, name: str) -> str:
         """Create a key for a tenant, and the tenant if needed, and return it; it cannot be read again."""

@@ -20,6 +20,7 @@ from backend.store.job_rows import (
     enter_state,
     fenced,
     job_row,
+    job_rows,
     job_view,
 )
 from backend.store.tables import events, jobs, tenants
@@ -57,11 +58,16 @@ class LeaseStore:
         Called several times a second, so only what placement needs is read from the specs, which may be
         large.
         """
-        model = func.json_extract(jobs.c.spec, "$.model").label("model")
-        agents = func.json_extract(jobs.c.spec, "$.agents").label("agents")
         with self._db.read() as connection:
             rows = connection.execute(
-                select(jobs.c.job_id, jobs.c.tenant_id, model, jobs.c.created_at, jobs.c.reason, agents)
+                select(
+                    jobs.c.job_id,
+                    jobs.c.tenant_id,
+                    jobs.c.model,
+                    jobs.c.created_at,
+                    jobs.c.reason,
+                    jobs.c.other_models,
+                )
                 .where(jobs.c.state == JobState.QUEUED)
                 .order_by(jobs.c.number)
             )
@@ -72,7 +78,7 @@ class LeaseStore:
                     model=row.model,
                     created_at=row.created_at,
                     reason=row.reason,
-                    other_models=_other_models(row.agents, row.model),
+                    other_models=tuple(json.loads(row.other_models)),
                 )
                 for row in rows
             ]
@@ -226,7 +232,7 @@ class LeaseStore:
             return []
         queued = []
         with self._db.write() as connection:
-            for row in connection.execute(select(jobs).where(_expired(now))).all():
+            for row in connection.execute(job_rows(connection).where(_expired(now))).all():
                 reason = "its lease ran out; resumes from the last checkpoint"
                 if _queue_again_or_end(connection, row, self._clock(), reason):
                     queued.append(row.job_id)
@@ -240,7 +246,7 @@ class LeaseStore:
         """
         queued = []
         with self._db.write() as connection:
-            for row in connection.execute(select(jobs).where(_held_by(worker_id))).all():
+            for row in connection.execute(job_rows(connection).where(_held_by(worker_id))).all():
                 if _queue_again_or_end(connection, row, self._clock(), reason):
                     queued.append(row.job_id)
         return queued
@@ -288,13 +294,6 @@ class LeaseStore:
             body = StateEvent(state=state, reason=reason, error=error, attempt=row.attempt)
             _finish(connection, row, now, body)
             return True
-
-
-def _other_models(agents: str | None, model: str) -> tuple[str, ...]:
-    """Return the base models of a job's seats besides its own, from the stored seats."""
-    seats = json.loads(agents) if agents else {}
-    named = {seat.get("model") for seat in seats.values() if seat.get("kind") == "train"}
-    return tuple(sorted(named - {None, model}))
 
 
 def _opponents_keys(spec: PlayedSpec) -> list[EnvironmentRef]:

@@ -9,9 +9,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, Row, delete, or_, select
-from sqlalchemy.dialects.sqlite import insert
 
-from backend.store.database import Database
+from backend.store.database import Database, write_row
 from backend.store.job_rows import FINAL_STATES, NO_AGENT, JobLease, checkpoint_views, fenced
 from backend.store.tables import checkpoints, job_policies, jobs, policies, versions
 from tinkergym.schema.events import CheckpointView
@@ -66,14 +65,9 @@ class PolicyStore:
         """
         with self._db.write() as connection:
             fenced(connection, lease)
-            written = view.model_dump_json()
-            connection.execute(
-                insert(checkpoints)
-                .values(
-                    policy_id=trained_policy(connection, lease.job_id, agent), step=view.step, view=written
-                )
-                .on_conflict_do_update(index_elements=["policy_id", "step"], set_={"view": written})
-            )
+            policy_id = trained_policy(connection, lease.job_id, agent)
+            keys = {"policy_id": policy_id, "step": view.step}
+            write_row(connection, checkpoints, keys, {"view": view.model_dump_json()})
 
     def remove_checkpoint(self, lease: JobLease, step: int, agent: str = NO_AGENT) -> None:
         """Remove a checkpoint's record; the caller deletes its files afterwards.
@@ -143,11 +137,8 @@ def record_version(
 ) -> None:
     """Record a published version; if it is published again after a resume, the last record counts."""
     made = {"train_step": train_step, "weights_sha256": weights_sha256}
-    connection.execute(
-        insert(versions)
-        .values(policy_id=trained_policy(connection, job_id, agent), version=version, **made)
-        .on_conflict_do_update(index_elements=["policy_id", "version"], set_=made)
-    )
+    keys = {"policy_id": trained_policy(connection, job_id, agent), "version": version}
+    write_row(connection, versions, keys, made)
 
 
 def policies_by_agent(connection: Connection, job_id: str) -> dict[str, str]:

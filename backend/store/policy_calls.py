@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, delete, func, select, update
 
 from backend.store.database import Database
-from backend.store.job_rows import FINAL_STATES, JobLease, fenced
+from backend.store.job_rows import FINAL_STATES, JobLease, fenced, job_row
 from backend.store.policies import record_version
 from backend.store.tables import jobs, policy_calls
 from backend.store.usage import count_tokens
@@ -68,6 +68,7 @@ class PolicyCalls:
         packed = zlib.compress(written, _COMPRESSION_LEVEL)
         mine = policy_calls.c.job_id == job_id
         with self._db.write() as connection:
+            job_row(connection, job_id)  # One call after the other: each depends on the last.
             known = connection.execute(
                 select(policy_calls.c.request_sha256).where(mine, policy_calls.c.seq == seq)
             ).scalar_one_or_none()

@@ -1,17 +1,17 @@
 """A cache of reads, valid until the next commit.
 
-SQLite reports within microseconds whether any connection has committed. Frequent reads, such as a key's
-tenant or a job's pool, therefore happen once per commit instead of once per request, and are never stale.
+A database reports whether any connection has committed. Frequent reads, such as a key's tenant or a job's
+pool, therefore happen once per commit instead of once per request. With SQLite they are never stale; with
+PostgreSQL, whose notifications take a moment and may be lost, by at most half a second.
 """
 
 from __future__ import annotations
 
-import sqlite3
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 Value = TypeVar("Value")
@@ -45,13 +45,25 @@ def refuse_if_cached_only() -> None:
 class ReadCache:
     """Values by key, dropped at the next commit of any connection. Thread-safe."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(
+        self,
+        commits: Callable[[], int | None],
+        most_seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start empty.
+
+        Args:
+            commits: Returns a number that changes with every commit; None if that is unknown now.
+            most_seconds: How long values are used if `commits` may be late or unknown; None if it is
+                reliable, and then nothing is cached while it is unknown.
+            clock: Monotonic seconds.
+        """
+        self._commits, self._most_seconds, self._clock = commits, most_seconds, clock
         self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
         self._version: int | None = None
-        """SQLite's commit count as last seen by this connection; None before the first read."""
         self._values: dict[Hashable, Any] = {}
+        self._since = 0.0
 
     def get(self, key: Hashable, read: Callable[[], Value]) -> Value:
         """Return the cached result of `read` for this key if nothing was committed since, else call it.
@@ -62,8 +74,8 @@ class ReadCache:
         """
         with self._lock:
             version = self._commits()
-            if version is None or version != self._version or len(self._values) >= _MOST:
-                self._values, self._version = {}, version
+            if version != self._version or self._is_old(version) or len(self._values) >= _MOST:
+                self._values, self._version, self._since = {}, version, self._clock()
             elif key in self._values:
                 return cast(Value, self._values[key])
             values = self._values
@@ -71,36 +83,16 @@ class ReadCache:
         value = read()
         with self._lock:
             # If another thread has seen a commit meanwhile, this may be the value before it.
-            if version is not None and values is self._values:
+            if values is self._values:
                 values[key] = value
         return value
 
-    def commits(self) -> int | None:
-        """Return a number that changes whenever a connection commits, or None if the database is unavailable.
-
-        It costs a few microseconds, so a loop can ask it whether reading the database is worth it.
-        """
+    def clear(self) -> None:
+        """Drop all values, after a commit of this process."""
         with self._lock:
-            return self._commits()
+            self._values = {}
 
-    def close(self) -> None:
-        """Close the connection."""
-        with self._lock:
-            self._hang_up()
-
-    def _commits(self) -> int | None:
-        try:
-            if self._connection is None:
-                refuse_if_cached_only()
-                self._connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-            (version,) = self._connection.execute("PRAGMA data_version").fetchone()
-        except sqlite3.Error:
-            self._hang_up()
-            return None
-        return int(version)
-
-    def _hang_up(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        # A new connection counts from a different number.
-        self._connection, self._version, self._values = None, None, {}
+    def _is_old(self, version: int | None) -> bool:
+        if self._most_seconds is None:
+            return version is None
+        return self._clock() - self._since > self._most_seconds

@@ -1,43 +1,80 @@
-"""The schema version: a new database gets all tables; a database with another version is refused."""
+"""The schema's revision: a new database gets all tables, an older one is upgraded, any other is refused.
+
+`migrations/versions` has the changes since the first release. Alembic is loaded only to apply one.
+"""
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, inspect, select
+from pathlib import Path
+
+from sqlalchemy import Connection, inspect, select, text
 
 from backend.errors import ConfigError
 from backend.store.database import Database
-from backend.store.tables import metadata, schema_version
+from backend.store.tables import alembic_version, metadata, schema_version
 
-CURRENT_VERSION = 11
-"""Grows with every change of the tables or of what they store."""
+HEAD = "0012"
+"""The newest revision."""
+
+_FIRST = "0011"
+"""The first revision: the number of the last schema before revisions."""
+_REFUSES_OLDER = 12
+"""Versions of tinkergym that know no revisions refuse this number."""
 
 
-def require_current_schema(database: Database) -> None:
-    """Create the tables of a new database; check the version of an existing one.
+def require_current_schema(database: Database, *, upgrade: bool = False) -> None:
+    """Create the tables of a new database; check the revision of an existing one.
+
+    A SQLite file, which one service uses, is upgraded in place. A database that several processes share is
+    upgraded only if `upgrade` says that they have stopped.
 
     Raises:
-        ConfigError: The database has a different schema version.
+        ConfigError: The schema is older and not upgraded, newer, or not tinkergym's.
     """
     with database.read() as connection:
-        found = _version(connection)
-    if found is None:
-        with database.write() as connection:
-            found = _version(connection)  # another process may have been first
-            if found is None:
-                metadata.create_all(connection)
-                connection.execute(schema_version.insert().values(version=CURRENT_VERSION))
+        found = _revision(connection)
+    if found == HEAD:
+        return
+    with database.write() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": int(_FIRST)})
+        found = _revision(connection)  # another process may have been first
+        if found is None:
+            metadata.create_all(connection)
+            connection.execute(schema_version.insert().values(version=_REFUSES_OLDER))
+            connection.execute(alembic_version.insert().values(version_num=HEAD))
+        elif found != HEAD:
+            if not _FIRST <= found < HEAD:
+                hint = "use the tinkergym version that wrote it, or another database"
+            elif connection.dialect.name != "sqlite" and not upgrade:
+                hint = "stop all of the service's processes, make a backup, and run `tinkergym migrate`"
+            else:
+                _upgrade(connection, found)
                 return
-    if found != CURRENT_VERSION:
-        raise ConfigError(
-            f"the database {database.path} has schema version {found}, but this tinkergym needs "
-            f"{CURRENT_VERSION}",
-            hint="use the tinkergym version that created the database, or another data_dir",
-            field="database_url",
-        )
+            raise ConfigError(
+                f"the database {database.backend.name} has schema {found}, but this tinkergym needs {HEAD}",
+                hint=hint,
+                field="database_url",
+            )
 
 
-def _version(connection: Connection) -> int | None:
-    if not inspect(connection).has_table(schema_version.name):
+def _revision(connection: Connection) -> str | None:
+    """Return the revision of a database; None if it is empty."""
+    tables = inspect(connection)
+    if tables.has_table(alembic_version.name):
+        return str(connection.scalar(select(alembic_version.c.version_num)))
+    if not tables.has_table(schema_version.name):
         return None
-    version: int = connection.execute(select(schema_version.c.version)).scalar_one()
-    return version
+    version = connection.scalar(select(schema_version.c.version))
+    return f"{version:04}"
+
+
+def _upgrade(connection: Connection, found: str) -> None:
+    """Apply the later revisions in this transaction."""
+    from alembic import command, config
+
+    settings = config.Config(attributes={"connection": connection})
+    settings.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    if not inspect(connection).has_table(alembic_version.name):
+        command.stamp(settings, found)
+    command.upgrade(settings, HEAD)

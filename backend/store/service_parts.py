@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from sqlalchemy import delete, select, update
-from sqlalchemy.dialects.sqlite import insert
 
-from backend.store.database import Database
+from backend.store.database import Database, write_row
 from backend.store.job_rows import PoolRecord, RefusedPool
 from backend.store.tables import parts, pools, refused_pools, wanted_pools
 from tinkergym.schema.events import ErrorView
@@ -36,11 +35,7 @@ class PartStore:
         """Register a pool's address; registering again replaces it."""
         row = {"model": model, "url": url, "token": token, "seen_at": now}
         with self._db.write() as connection:
-            connection.execute(
-                insert(pools)
-                .values(pool_id=pool_id, **row)
-                .on_conflict_do_update(index_elements=["pool_id"], set_=row)
-            )
+            write_row(connection, pools, {"pool_id": pool_id}, row)
 
     def touch_pool(self, pool_id: str, now: float) -> bool:
         """Record that a pool is alive; return False if it is not (or no longer) registered."""
@@ -77,11 +72,7 @@ class PartStore:
     def want_pool(self, model: str, now: float) -> None:
         """Ask the scheduler for a pool of this model even if no job needs one."""
         with self._db.write() as connection:
-            connection.execute(
-                insert(wanted_pools)
-                .values(model=model, wanted_at=now)
-                .on_conflict_do_update(index_elements=["model"], set_={"wanted_at": now})
-            )
+            write_row(connection, wanted_pools, {"model": model}, {"wanted_at": now})
 
     def wanted_pools(self, now: float, max_age: float = 60.0) -> list[str]:
         """Return the models requested in the last `max_age` seconds, the most recent first."""
@@ -98,11 +89,7 @@ class PartStore:
         """Record why a model's pool does not start; a later reason replaces an earlier one."""
         row = {"error": error.model_dump_json(), "refused_at": now}
         with self._db.write() as connection:
-            connection.execute(
-                insert(refused_pools)
-                .values(model=model, **row)
-                .on_conflict_do_update(index_elements=["model"], set_=row)
-            )
+            write_row(connection, refused_pools, {"model": model}, row)
 
     def forget_refusal(self, model: str) -> None:
         """Record that the model's pool has started."""
@@ -127,11 +114,7 @@ class PartStore:
     def touch_part(self, name: str, now: float) -> None:
         """Record that a part of the service (`scheduler`) is alive."""
         with self._db.write() as connection:
-            connection.execute(
-                insert(parts)
-                .values(name=name, seen_at=now)
-                .on_conflict_do_update(index_elements=["name"], set_={"seen_at": now})
-            )
+            write_row(connection, parts, {"name": name}, {"seen_at": now})
 
     def forget_part(self, name: str) -> None:
         """Record that a part has stopped, without waiting until its silence is noticed."""

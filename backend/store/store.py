@@ -7,30 +7,39 @@ every write for a job needs its lease. When a method returns, its changes are on
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Self
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from backend.errors import ConfigError
-from backend.store.database import Database
+from backend.store.database import Database, SchedulerLock
 from backend.store.episodes import EpisodeStore
-from backend.store.job_rows import HeldJob, JobLease, PoolRecord, QueuedJob, job_row
+from backend.store.job_rows import HeldJob, JobLease, PoolRecord, QueuedJob, QueueGroup, job_row
 from backend.store.journal import JournalStore
 from backend.store.keys import KeyStore
 from backend.store.leases import LeaseStore
-from backend.store.place import database_file
 from backend.store.policies import PolicyStore
 from backend.store.policy_calls import PolicyCalls, PolicyCallStore
+from backend.store.postgres import DatabaseUnreachableError
 from backend.store.references import ReferredPolicy, find_policy
 from backend.store.schema_version import require_current_schema
 from backend.store.service_parts import PartStore
 from backend.store.stored_facts import FactStore
-from backend.store.tables import events
+from backend.store.tables import jobs
 from backend.store.tenant import TenantStore
 from tinkergym.schema.ids import PolicyRef
 
-__all__ = ["HeldJob", "JobLease", "PoolRecord", "QueuedJob", "ServiceStore", "Store", "TenantStore"]
+__all__ = [
+    "HeldJob",
+    "JobLease",
+    "PoolRecord",
+    "QueueGroup",
+    "QueuedJob",
+    "ServiceStore",
+    "Store",
+    "TenantStore",
+]
 
 
 class ServiceStore(
@@ -39,8 +48,12 @@ class ServiceStore(
     """The store as the scheduler, job loops and pools see it."""
 
     def commits(self) -> int | None:
-        """Return a number that changes with every commit; None if the database is unavailable."""
-        return self._db.read_cache.commits()
+        """Return a number that changes with every commit; None if that is unknown now."""
+        return self._db.backend.commits()
+
+    def scheduler_lock(self) -> SchedulerLock:
+        """Return this process's claim to be the service's only active scheduler."""
+        return self._db.backend.scheduler_lock()
 
     def find_policy(self, ref: PolicyRef, *, field: str = "policy") -> ReferredPolicy:
         """Return the policy that a reference names; see `TenantStore.find_policy`."""
@@ -57,26 +70,28 @@ class Store:
         self.keys = KeyStore(database, clock)
 
     @classmethod
-    def open(cls, url: str, *, clock: Callable[[], float] = time.time) -> Self:
-        """Open the database at `url`, creating it if needed.
+    def open(
+        cls, url: str, *, clock: Callable[[], float] = time.time, part: str = "", upgrade: bool = False
+    ) -> Self:
+        """Open the database at `url`, creating its tables (and a SQLite file) if needed.
 
         Args:
             url: Its location.
             clock: Returns Unix seconds, for timestamps of events and rows.
+            part: The part of the service that opens it, by which its server lists connections.
+            upgrade: Whether to upgrade an older schema although other processes might use it.
 
         Raises:
-            ConfigError: It cannot be opened, or has a different schema version.
+            ConfigError: It cannot be opened, or has a different schema.
+            MissingExtraError: Its driver is not installed.
             StorageFullError: The disk is full.
         """
-        path = database_file(url)
+        database = Database(url, part)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"{path.parent} cannot be created: {error.strerror or error}", field="database_url"
-            ) from error
-        database = Database(path)
-        require_current_schema(database)
+            require_current_schema(database, upgrade=upgrade)
+        except DatabaseUnreachableError as error:
+            database.close()
+            raise ConfigError(error.message, hint=error.hint, field="database_url") from error
         return cls(database, clock)
 
     def tenant(self, tenant_id: str) -> TenantStore:
@@ -96,18 +111,15 @@ class Store:
         with self._db.read() as connection:
             return job_row(connection, job_id) is not None
 
-    def last_position(self) -> int:
-        """Return the position of the newest event of all jobs, from which `jobs_with_news` can start."""
+    def last_seqs(self, job_ids: Collection[str]) -> dict[str, int]:
+        """Return the number of each job's newest event, in one cheap read; unknown jobs are left out."""
         with self._db.read() as connection:
-            return connection.scalar(select(func.max(events.c.position))) or 0
+            query = select(jobs.c.job_id, jobs.c.last_seq).where(jobs.c.job_id.in_(job_ids))
+            return {row.job_id: row.last_seq for row in connection.execute(query)}
 
-    def jobs_with_news(self, position: int) -> tuple[int, set[str]]:
-        """Return the newest position and the jobs with events after `position`, in one cheap read."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                select(events.c.position, events.c.job_id).where(events.c.position > position)
-            ).all()
-        return max((row.position for row in rows), default=position), {row.job_id for row in rows}
+    def commits(self) -> int | None:
+        """Return a number that changes with every commit; None if that is unknown now."""
+        return self._db.backend.commits()
 
     def close(self) -> None:
         """Close the database's connections."""

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sqlalchemy import Connection, select
-from sqlalchemy.dialects.sqlite import insert
 
-from backend.store.database import Database
+from backend.store.database import Database, write_row
 from backend.store.job_rows import JobLease, fenced
 from backend.store.tables import facts
 from tinkergym.schema.model import WireModel
@@ -93,11 +92,7 @@ def write_facts(connection: Connection, job_id: str, seen: Iterable[Fact]) -> No
             "number": fact.number,
             "attempt": fact.attempt,
         }
-        connection.execute(
-            insert(facts)
-            .values(**row, body=body)
-            .on_conflict_do_update(index_elements=list(row), set_={"body": body})
-        )
+        write_row(connection, facts, row, {"body": body})
 
 
 def read_facts(

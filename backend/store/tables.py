@@ -1,4 +1,4 @@
-"""The tables.
+"""The tables. A change here needs a revision in `migrations/versions`.
 
 JSON that only pydantic reads is stored as text, so it is returned unchanged. One row of `episodes` holds a
 whole trajectory, because nothing in the service asks for single tokens.
@@ -7,6 +7,7 @@ whole trajectory, because nothing in the service asks for single tokens.
 from __future__ import annotations
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     Float,
@@ -19,11 +20,20 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
+
+_LONG = BigInteger().with_variant(Integer(), "sqlite")
+"""64 bits: SQLite's integers always have them, and only a plain INTEGER may be its row number."""
+_NAME = String().with_variant(String(collation="C"), "postgresql")
+"""Text by which rows are sorted: by its bytes, whatever the server's language."""
 
 metadata = MetaData()
 
+# Written by versions of tinkergym that knew no revisions.
 schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
+# Written by Alembic; see `schema_version.py`.
+alembic_version = Table("alembic_version", metadata, Column("version_num", String(32), primary_key=True))
 
 tenants = Table(
     "tenants",
@@ -49,13 +59,16 @@ jobs = Table(
     "jobs",
     metadata,
     # Grows in order of creation; the queue and listings are sorted by it.
-    Column("number", Integer, primary_key=True),
+    Column("number", _LONG, primary_key=True),
     Column("job_id", String, nullable=False, unique=True),
     Column("tenant_id", String, ForeignKey("tenants.tenant_id"), nullable=False),
     Column("idempotency_key", String),
     # Hash of the request sent with that key: `spec` contains resolved names, which may differ the next time.
     Column("request_sha256", String),
     Column("spec", Text, nullable=False),
+    # Parts of the spec that placement needs: the base model, and a list of others to load next to it.
+    Column("model", String, nullable=False, server_default=""),
+    Column("other_models", Text, nullable=False, server_default="[]"),
     Column("packs", Text, nullable=False),
     Column("client_packs", Text, nullable=False, server_default="[]"),
     Column("state", String, nullable=False),
@@ -72,7 +85,7 @@ jobs = Table(
     # The current state, as JSON.
     Column("budget", Text),
     Column("used_seconds", Float, nullable=False, server_default="0"),
-    Column("used_tokens", Integer, nullable=False, server_default="0"),
+    Column("used_tokens", _LONG, nullable=False, server_default="0"),
     # Until when `used_seconds` counts the job's time on a worker.
     Column("counted_at", Float),
     # The last step ever recorded; `step` goes back when a worker dies after a checkpoint.
@@ -86,27 +99,39 @@ jobs = Table(
     Column("updated_at", Float, nullable=False),
     UniqueConstraint("tenant_id", "idempotency_key"),
     Index("jobs_by_tenant", "tenant_id", "number"),
-    Index("jobs_by_state", "state", "number"),
+    # Each has all that a scheduler's tick asks of many jobs. The queries repeat their conditions.
+    Index(
+        "jobs_queued",
+        "model",
+        "tenant_id",
+        "reason",
+        "number",
+        sqlite_where=text("state = 'queued'"),
+        postgresql_where=text("state = 'queued'"),
+    ),
+    Index(
+        "jobs_held",
+        "worker_id",
+        sqlite_where=text("worker_id IS NOT NULL"),
+        postgresql_where=text("worker_id IS NOT NULL"),
+    ),
     sqlite_autoincrement=True,
 )
 
 events = Table(
     "events",
     metadata,
-    # Grows over all jobs in commit order (SQLite has one writer), so one read finds all news.
-    Column("position", Integer, primary_key=True),
-    Column("job_id", String, ForeignKey("jobs.job_id"), nullable=False),
-    Column("seq", Integer, nullable=False),
+    Column("job_id", String, ForeignKey("jobs.job_id"), primary_key=True),
+    # Without gaps, in commit order: it is assigned while the job's row is locked.
+    Column("seq", Integer, primary_key=True),
     Column("time", Float, nullable=False),
     Column("body", Text, nullable=False),
-    UniqueConstraint("job_id", "seq"),
-    sqlite_autoincrement=True,
 )
 
 episodes = Table(
     "episodes",
     metadata,
-    Column("number", Integer, primary_key=True),
+    Column("number", _LONG, primary_key=True),
     Column("job_id", String, ForeignKey("jobs.job_id"), nullable=False),
     Column("episode_id", String, nullable=False),
     Column("step", Integer, nullable=False),
@@ -125,7 +150,7 @@ facts = Table(
     metadata,
     Column("job_id", String, ForeignKey("jobs.job_id"), primary_key=True),
     Column("kind", String, primary_key=True),
-    Column("agent", String, primary_key=True),
+    Column("agent", _NAME, primary_key=True),
     Column("number", Integer, primary_key=True),
     Column("attempt", Integer, primary_key=True),
     # JSON compressed by zlib.
@@ -162,7 +187,7 @@ job_policies = Table(
     "job_policies",
     metadata,
     Column("job_id", String, ForeignKey("jobs.job_id"), primary_key=True),
-    Column("agent", String, primary_key=True),
+    Column("agent", _NAME, primary_key=True),
     Column("policy_id", String, ForeignKey("policies.policy_id"), nullable=False),
 )
 
@@ -193,7 +218,7 @@ pools = Table(
     Column("token", String, nullable=False),
     Column("seen_at", Float, nullable=False),
     # With its environment workers; 0 while unknown.
-    Column("memory_bytes", Integer, nullable=False, server_default="0"),
+    Column("memory_bytes", _LONG, nullable=False, server_default="0"),
 )
 
 wanted_pools = Table(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -32,6 +33,7 @@ from backend.store.policies import (
     policy_row,
     references_of,
 )
+from backend.store.postgres import DuplicateRowError
 from backend.store.references import ReferredPolicy, find_policy
 from backend.store.tables import episodes, events, facts, jobs, policy_calls
 from backend.store.tenant_runs import TenantRuns
@@ -43,6 +45,17 @@ from tinkergym.schema.jobs.view import INSTALLED_PACKS, InstalledPack, JobView
 
 _PAGE_CHARACTERS = 4 * 2**20
 """Size limit for the specs of jobs listed together, which need several times that while being sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What `create_job` is called with."""
+
+    spec: JobSpec
+    packs: Mapping[str, str]
+    idempotency_key: str
+    sha256: str
+    client_packs: Sequence[InstalledPack]
 
 
 class TenantStore(TenantRuns):
@@ -79,6 +92,14 @@ class TenantStore(TenantRuns):
         Raises:
             ConflictError: The key was used for a different request.
         """
+        sent = _Request(spec, packs, idempotency_key, request_sha256, client_packs)
+        try:
+            return self._create_job(sent)
+        except DuplicateRowError:  # At the same time, by another process; now it is there to be found.
+            return self._create_job(sent)
+
+    def _create_job(self, sent: _Request) -> JobView:
+        spec, idempotency_key, request_sha256 = sent.spec, sent.idempotency_key, sent.sha256
         written = spec.model_dump_json()
         now = self._clock()
         with self._db.write() as connection:
@@ -100,8 +121,10 @@ class TenantStore(TenantRuns):
                     idempotency_key=idempotency_key or None,
                     request_sha256=request_sha256 or None,
                     spec=written,
-                    packs=json.dumps(dict(packs)),
-                    client_packs=INSTALLED_PACKS.dump_json(list(client_packs)).decode(),
+                    model=spec.model,
+                    other_models=json.dumps(_other_models(spec)),
+                    packs=json.dumps(dict(sent.packs)),
+                    client_packs=INSTALLED_PACKS.dump_json(list(sent.client_packs)).decode(),
                     state=JobState.QUEUED.value,
                     budget=None if spec.budget is None else spec.budget.model_dump_json(),
                     created_at=now,
@@ -387,6 +410,11 @@ class TenantStore(TenantRuns):
         if row is None or row.tenant_id != self.tenant_id:
             raise NotFoundError(f"there is no job {job_id!r}", hint="`tinkergym jobs` lists yours")
         return row
+
+
+def _other_models(spec: JobSpec) -> list[str]:
+    """Return the base models of a job's policies besides its own."""
+    return sorted({spec.for_agent(agent).model for agent in spec.trained_agents} - {spec.model})
 
 
 def _was_sent(row: Row[Any], request_sha256: str) -> bool:

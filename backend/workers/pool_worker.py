@@ -84,7 +84,7 @@ class PoolWorker:
         torch.set_num_threads(config.torch_threads)
         sys.setswitchinterval(SWITCH_SECONDS)
         self._config, self._pool_id = config, pool_id
-        store = Store.open(config.store_url)
+        store = Store.open(config.store_url, part="pool")
         self.store = store.service()
         self._images = PoolImages(config, store.tenant)
         loader = ModelLoader(config, self.store, model, start_ranks)

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config, MixtralConfig
 from backend.learner.checkpoints import Checkpoint
 from backend.learner.learner import Learner
 from backend.policies.checkpoint_keeping import stored_weights
-from backend.store.place import database_file
+from backend.store.place import DEFAULT_FILE
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
@@ -126,7 +126,7 @@ def test_reads_checkpoints_where_the_data_folder_is_now(make_lab):
     lab = make_lab()
     job_id = with_two_checkpoints(lab)
     lab.close_pool()
-    with sqlite3.connect(database_file(lab.config.store_url)) as database:
+    with sqlite3.connect(lab.config.data_dir / DEFAULT_FILE) as database:
         database.execute("update checkpoints set view = json_set(view, '$.path', '/elsewhere')")
     database.close()
     lab.start_pool()

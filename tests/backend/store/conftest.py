@@ -21,8 +21,14 @@ def clock():
 
 
 @pytest.fixture
-def url(tmp_path):
+def sqlite_url(tmp_path):
     return f"sqlite:///{tmp_path / 'store.sqlite3'}"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request):
+    """Every test runs with both databases, except where a file says otherwise."""
+    return request.getfixturevalue(f"{request.param}_url")
 
 
 @pytest.fixture

@@ -10,15 +10,20 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from backend.errors import ConfigError
-from backend.store import database
+from backend.store import sqlite_file
 from backend.store.store import Store
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError, StorageFullError
+
+
+@pytest.fixture
+def url(sqlite_url):
+    return sqlite_url
 
 
 @pytest.mark.parametrize(
     ("url", "text"),
     [
-        ("postgresql://host/db", "only sqlite is"),
+        ("mysql://host/db", "only sqlite and postgresql are"),
         ("sqlite://", "a shared file"),
         ("sqlite:///:memory:", "a shared file"),
         ("nonsense", "not a database URL"),
@@ -64,7 +69,7 @@ def test_names_the_database_whose_disk_fails(store, url, spec, tmp_path):
 
 
 def test_calls_locked_database_unavailable_and_not_broken(store, url, spec, monkeypatch, tmp_path):
-    monkeypatch.setattr(database, "BUSY_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_SECONDS", 0.01)
     waiting = Store.open(url)
     other = sqlite3.connect(tmp_path / "store.sqlite3", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

@@ -106,10 +106,7 @@ def test_adds_replaces_and_removes_checkpoints(store, lease):
 
 
 def test_tells_in_one_look_which_jobs_have_news(store, lease, spec):
-    position = store.last_position()
-    assert store.jobs_with_news(position) == (position, set())
-    other = store.tenant("bob").create_job(spec, {})
-    store.service().append_event(lease, WarningEvent(name="n", message="m"))
-    later, changed = store.jobs_with_news(position)
-    assert changed == {other.job_id, lease.job_id}
-    assert later == store.last_position() > position
+    other = store.tenant("bob").create_job(spec, {}).job_id
+    before = store.last_seqs([lease.job_id, other])
+    event = store.service().append_event(lease, WarningEvent(name="n", message="m"))
+    assert store.last_seqs([lease.job_id, other, "job-none"]) == before | {lease.job_id: event.seq}

@@ -19,12 +19,14 @@ def test_speaks_for_nobody_by_a_key_never_given_out(store, key):
     assert store.keys.tenant_of(key) is None
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_keeps_the_key_itself_out_of_the_database(store, tmp_path):
     key = store.keys.create("ada", "laptop")
     store.close()
     assert all(key.encode() not in file.read_bytes() for file in tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_opens_database_to_its_owner_only(store, tmp_path):
     assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
 

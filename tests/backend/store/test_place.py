@@ -18,7 +18,9 @@ def test_accepts_a_database_anywhere(tmp_path):
     assert database_file(f"sqlite:///{tmp_path}/jobs.db") == tmp_path / "jobs.db"
 
 
-@pytest.mark.parametrize("url", ["postgresql://host/db", "sqlite://", "sqlite:///:memory:", "nonsense"])
+@pytest.mark.parametrize(
+    "url", ["mysql://host/db", "postgresql://host", "sqlite://", "sqlite:///:memory:", "nonsense"]
+)
 def test_rejects_database_that_is_not_a_file(url):
     with pytest.raises(ConfigError) as caught:
         database_file(url)

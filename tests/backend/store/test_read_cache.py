@@ -10,10 +10,13 @@ from backend.store.store import Store
 
 
 @pytest.fixture
-def remembered(store, tmp_path):
-    remembered = ReadCache(tmp_path / "store.sqlite3")
-    yield remembered
-    remembered.close()
+def url(sqlite_url):
+    return sqlite_url
+
+
+@pytest.fixture
+def remembered(store):
+    return ReadCache(store.commits)
 
 
 class Reads:
@@ -67,8 +70,8 @@ def test_does_not_remember_reads_from_before_another_threads_commit(remembered, 
     assert remembered.get("x", lambda: "after") == "after"
 
 
-def test_reads_everything_without_a_database_to_ask(tmp_path):
-    nowhere = ReadCache(tmp_path / "no folder" / "store.sqlite3")
+def test_reads_everything_without_a_database_to_ask():
+    nowhere = ReadCache(lambda: None)
     read = Reads()
     assert [nowhere.get("x", read) for _ in range(3)] == [1, 2, 3]
 

@@ -1,0 +1,116 @@
+"""A private PostgreSQL server for this process, from the machine's own programs."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy.exc import OperationalError
+
+from backend.store.store import Store
+from backend.store.tables import metadata
+
+_START_SECONDS = 60.0
+
+
+def _programs():
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name))
+    if found:
+        return found[-1]
+    initdb = shutil.which("initdb")
+    return Path(initdb).resolve().parent if initdb else None
+
+
+_EMPTIED = [table for table in reversed(metadata.sorted_tables) if not table.name.endswith("version")]
+
+
+@pytest.fixture(scope="session")
+def postgres_server():
+    """Start PostgreSQL for the tests of this process; they are skipped where it is not installed."""
+    server = PostgresServer()
+    server.execute("CREATE DATABASE store")
+    Store.open(server.url("store")).close()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def postgres_url(postgres_server):
+    """The URL of a database with all tables, and no rows."""
+    emptied = "".join(f"DELETE FROM {table.name};" for table in _EMPTIED)
+    postgres_server.execute(emptied, "store")
+    return postgres_server.url("store")
+
+
+class PostgresServer:
+    """Runs until `stop`, or until this process ends, however it ends."""
+
+    def __init__(self):
+        programs = _programs()
+        if programs is None:
+            pytest.skip("PostgreSQL is not installed; on Debian or Ubuntu: apt-get install postgresql")
+        pytest.importorskip("psycopg", reason="psycopg is not installed: pip install psycopg[binary]")
+        # PostgreSQL refuses to run as root.
+        self._user = ["--reuid=postgres", "--regid=postgres", "--init-groups"] if os.getuid() == 0 else []
+        self._folder = Path(tempfile.mkdtemp(prefix="pg-"))
+        if self._user:
+            shutil.chown(self._folder, "postgres", "postgres")
+        data = self._folder / "data"
+        made = ["--username=tinkergym", "--auth=trust", "--encoding=UTF8", "--no-sync"]
+        self._run(programs / "initdb", f"--pgdata={data}", *made).wait()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": self._folder,
+            "max_connections": 200,
+            "shared_buffers": "32MB",
+            "fsync": "off",  # as `os.fsync`, see conftest.py
+        }
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        self._server = self._run(programs / "postgres", "-D", data, *options)
+        self._wait()
+
+    def _run(self, *command):
+        return subprocess.Popen(
+            # SIGQUIT: the server ends at once, with all of its processes.
+            ["setpriv", "--pdeathsig=QUIT", *self._user, *map(str, command)],
+            cwd=self._folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )
+
+    def url(self, database):
+        return f"postgresql://tinkergym@127.0.0.1:{self.port}/{database}"
+
+    def execute(self, statement, database="postgres"):
+        """Run a statement outside a transaction."""
+        url = self.url(database).replace("postgresql:", "postgresql+psycopg:")
+        engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(text(statement))
+
+    def _wait(self):
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                return self.execute("SELECT 1")
+            except OperationalError:
+                if self._server.poll() is not None or time.monotonic() > deadline:
+                    self.stop()
+                    raise
+                time.sleep(0.05)
+
+    def stop(self):
+        self._server.send_signal(signal.SIGQUIT)
+        self._server.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
