@@ -120,6 +120,20 @@ VLLM_MOST_IMAGES = 64
 """Images per prompt, for which vLLM reserves memory when it starts."""
 
 
+class RaySettings(Settings):
+    """The Ray cluster that runs the workers. By default the service starts its own Ray on this machine."""
+
+    address: str = Field("", pattern=r"^(auto|[^\s:/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5})?$")
+    """`HOST:PORT` of a running cluster, or `auto` for the one that a node on this machine belongs to. The
+    scheduler must run on one of its nodes. Empty means a Ray of its own."""
+    token_file: Path | None = None
+    """File with the cluster's token. By default the one that Ray finds itself: `RAY_AUTH_TOKEN`,
+    `RAY_AUTH_TOKEN_PATH` or `~/.ray/auth_token`."""
+    env_worker_cpus: float = Field(1.0, gt=0)
+    """CPUs that each environment worker asks a cluster for. A model's worker asks for `torch_threads` and for
+    the memory that the model is expected to take."""
+
+
 class VllmSettings(Settings):
     """How vLLM runs; only read with `engine="vllm"`."""
 
@@ -207,7 +221,14 @@ class ServiceConfig(Settings):
 
     worker_transport: Literal["unix", "tcp"] = "unix"
     """How gateway and environment workers reach pool workers: by Unix sockets in `data_dir`, or by TCP
-    ports on the loopback interface. Each pool has its own token."""
+    ports on the loopback interface. Each pool has its own token. With `ray.address`, by TCP on its node's
+    address."""
+
+    ray: RaySettings = RaySettings()
+
+    private_network: bool = False
+    """Whether only the service's own machines can reach the network between them. Workers use it without
+    encryption, and refuse to listen beyond the loopback interface otherwise."""
 
     env_workers: int = Field(2, ge=0)
     """Processes that play installed packs, per model and tenant. Tenants never share one. One set is

@@ -1,11 +1,12 @@
 """Where a worker listens: `unix:///path/to/socket` or `http://host:port`.
 
-The URL and a token are all that is needed to reach a worker. Gateway, scheduler, pool and environment workers
-store the URL and pass it on; only this module knows the kinds.
+The URL and a token are all that is needed to reach a worker. A worker makes both itself, on its own machine,
+and registers them; everyone else reads them from the store. Only this module knows the kinds of URLs.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -17,27 +18,25 @@ LOOPBACK = "127.0.0.1"
 _BACKLOG = 256
 _ANSWER_SECONDS = 1.0
 
-_reserved: dict[str, socket.socket] = {}
-"""What keeps the ports of URLs that this process made."""
+
+def any_port(host: str = LOOPBACK) -> str:
+    """Return the URL that lets `listen` choose a free port of this address of this machine."""
+    return f"http://{f'[{host}]' if ':' in host else host}:0"
 
 
-def new_url(transport: str, run_dir: Path, name: str) -> str:
-    """Return a URL for a worker that is about to start.
+def require_private(host: str, *, private_network: bool) -> None:
+    """Refuse to send tokens and episodes over a network that others may read.
 
-    Args:
-        transport: `unix` for a socket in `run_dir`, `tcp` for a free port of the loopback interface.
-        run_dir: A folder that only this user can enter.
-        name: The worker's name.
+    Raises:
+        ConfigError: The address is not a loopback address, and the operator has not said that the network is
+            private.
     """
-    if transport == "unix":
-        return unix_url(run_dir / f"{name}.sock")
-    # Bound, but not listening, until `remove`: so no other user can take the port and be shown the token.
-    place = socket.socket()
-    place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    place.bind((LOOPBACK, 0))
-    url = f"http://{LOOPBACK}:{place.getsockname()[1]}"
-    _reserved[url] = place
-    return url
+    if not private_network and not ipaddress.ip_address(host).is_loopback:
+        raise ConfigError(
+            f"a worker would listen on {host} without encryption",
+            hint="set private_network=true if only the service's own machines can reach this network",
+            field="private_network",
+        )
 
 
 def unix_url(path: Path) -> str:
@@ -54,35 +53,37 @@ def socket_path(url: str) -> Path | None:
     parts = urlsplit(url)
     if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
         return Path(parts.path)
-    if parts.scheme == "http" and parts.hostname and parts.port and parts.path in ("", "/"):
+    if parts.scheme == "http" and parts.hostname and parts.port is not None and parts.path in ("", "/"):
         return None
     raise ConfigError(
         f"{url!r} is not the URL of a worker", hint="use unix:///path/to/socket or http://HOST:PORT"
     )
 
 
-def listen(url: str) -> socket.socket:
-    """Return a socket that listens there. A Unix socket left behind by a killed worker is replaced.
+def listen(url: str) -> tuple[socket.socket, str]:
+    """Return a socket that listens there, and its URL with the port that was chosen for port 0.
+
+    A Unix socket left behind by a killed worker is replaced.
 
     Raises:
         ConfigError: It is not a worker's URL, or the port is taken.
     """
     path = socket_path(url)
     if path is None:
-        # Whoever made the URL keeps the port by a socket of its own. Two workers of one user could share it.
-        if is_answered(url):
-            raise ConfigError(f"a worker cannot listen on {url}: something answers there already")
+        host, port = _host_and_port(url)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            return socket.create_server(_host_and_port(url), backlog=_BACKLOG, reuse_port=True)
+            server = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         except OSError as error:
             raise ConfigError(f"a worker cannot listen on {url}: {error.strerror or error}") from error
+        return server, f"{any_port(host)[:-1]}{server.getsockname()[1]}"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     path.chmod(0o600)
     listener.listen(_BACKLOG)
-    return listener
+    return listener, url
 
 
 def is_answered(url: str) -> bool:
@@ -99,12 +100,9 @@ def is_answered(url: str) -> bool:
 
 
 def remove(url: str) -> None:
-    """Remove what a finished worker leaves behind: the file of a Unix socket, the reservation of a port."""
+    """Remove what a finished worker leaves behind: the file of a Unix socket."""
     path = socket_path(url)
-    if path is None:
-        if url in _reserved:
-            _reserved.pop(url).close()
-    else:
+    if path is not None:
         with suppress(OSError):
             path.unlink()
 

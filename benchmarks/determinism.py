@@ -18,7 +18,6 @@ KILL_AT = 3
 PARTS: dict[str, Callable[[list[str]], bool]] = {
     "gateway": lambda words: "backend.gateway" in words,
     "scheduler host": lambda words: "backend.scheduler.scheduler_host" in words,
-    "scheduler actor": lambda words: bool(words) and words[0].startswith("ray::SchedulerProcess"),
     "pool worker": lambda words: bool(words) and words[0].startswith("ray::PoolProcess"),
     "environment worker": lambda words: bool(words) and words[0].startswith("ray::EnvWorkerProcess"),
 }

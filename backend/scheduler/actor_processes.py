@@ -1,60 +1,76 @@
-"""What runs inside the actors: a pool worker, an environment worker, the scheduler. Plain classes.
+"""What runs inside the actors: a pool worker, an environment worker. Plain classes.
 
 Each imports its dependencies when it starts, in its own process, so the others need not load them. Each dies
-with the raylet that started it, which dies with the host, because a hanging process would not react to Ray.
+with the raylet that started it, because a hanging process would not react to Ray. What others need to know of
+a process (its address, its memory) it tells itself: they may be on other machines.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
+import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
+from backend import worker_url
 from backend.config import ServiceConfig
-from backend.episodes.env_worker_end import WorkerEnd
+from backend.episodes.env_worker_end import WorkerEnd, WorkerRemains
+from backend.private_folder import make_private
 from backend.processes.children import die_with_parent, freeze_startup_objects
 from backend.processes.foreign_code import environment_for_packs
-from backend.scheduler.workers import PoolAddress, WorkerPool
+from backend.processes.own_memory import resident_bytes
+from backend.workers.env_worker_files import EnvWorkerFiles
 
 _log = logging.getLogger(__name__)
-
-_TICK_SECONDS = 0.1
 
 
 class PoolProcess:
     """Runs in an actor: a pool worker."""
 
-    def __init__(self, config_json: str, address: PoolAddress) -> None:
+    def __init__(self, config_json: str, pool_id: str, model: str) -> None:
         die_with_parent()
-        self._config_json, self._address = config_json, address
+        self._config_json, self._pool_id, self._model = config_json, pool_id, model
         self._worker: Any = None
-        self._stopped = threading.Event()
-
-    def pid(self) -> int:
-        """Return the process's id, to kill it when it hangs."""
-        return os.getpid()
+        self._token = secrets.token_urlsafe(32)
+        self._listens, self._stopped = threading.Event(), threading.Event()
 
     def start(self) -> None:
-        """Load the model and listen; raises our own error if this fails."""
+        """Load the model, listen on this machine and register; raises our own error if this fails."""
+        from backend.scheduler.ray_node import own_address
         from backend.scheduler.ray_ranks import ray_ranks
         from backend.workers.pool_worker import PoolWorker
 
-        _log_to_stderr()
+        log_to_stderr()
         config = ServiceConfig.model_validate_json(self._config_json)
+        make_private(config.run_dir)
+        if config.worker_transport == "unix" and not config.ray.address:
+            url = worker_url.unix_url(config.run_dir / f"{self._pool_id}.sock")
+        else:
+            host = own_address()
+            worker_url.require_private(host, private_network=config.private_network)
+            url = worker_url.any_port(host)
         self._worker = PoolWorker(
             config,
-            pool_id=self._address.pool_id,
-            model=self._address.model,
-            url=self._address.url,
-            token=self._address.token,
+            pool_id=self._pool_id,
+            model=self._model,
+            url=url,
+            token=self._token,
             start_ranks=ray_ranks,
         )
+        self._listens.set()
         freeze_startup_objects()
+
+    def address(self) -> tuple[str, str]:
+        """Return its URL and token, once it listens."""
+        self._listens.wait()
+        return self._worker.url, self._token
+
+    def memory(self) -> int:
+        """Return the memory of this process and its children in bytes."""
+        return resident_bytes()
 
     def wait(self) -> None:
         """Return when the process should end; a caller that waits for this notices its death at once."""
@@ -65,10 +81,10 @@ class PoolProcess:
         if self._worker is not None:
             self._worker.start_job(job_id)
 
-    def env_worker_ended(self, worker_id: str, end: WorkerEnd) -> None:
+    def env_worker_ended(self, worker_id: str, end: WorkerEnd, remains: WorkerRemains) -> None:
         """Issue a dead environment worker's episodes again."""
         if self._worker is not None:
-            self._worker.env_worker_ended(worker_id, end)
+            self._worker.env_worker_ended(worker_id, end, remains)
 
     def env_worker_report(self) -> Any:
         """Return an `EnvWorkerReport`, or None before the start has finished."""
@@ -84,78 +100,50 @@ class PoolProcess:
 class EnvWorkerProcess:
     """Runs in an actor: starts and ends with the process of an environment worker."""
 
-    def __init__(self, config_json: str, address: PoolAddress, worker_id: str) -> None:
+    def __init__(self, config_json: str, worker_id: str) -> None:
         die_with_parent()
-        self._config_json, self._address, self._worker_id = config_json, address, worker_id
-        self._ended = threading.Event()
+        self._worker_id = worker_id
+        self._ended, self._remains = threading.Event(), WorkerRemains()
+        self._config = config = ServiceConfig.model_validate_json(config_json)
+        # A child, because packs must not run in a process that is connected to Ray. It imports its needs
+        # while its pool still loads the model. The kernel ends it with this thread, the main one.
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "backend.workers.env_worker_process"],
+            stdin=subprocess.PIPE,
+            env=environment_for_packs(config.environment_variables),
+            start_new_session=True,
+        )
 
-    def pid(self) -> int:
-        """Return the process's id, to kill it when it hangs."""
-        return os.getpid()
-
-    def run(self) -> None:
-        """Play in a child until it ends: packs must not run in a process that is connected to Ray."""
-        config = ServiceConfig.model_validate_json(self._config_json)
+    def run(self, address: tuple[str, str]) -> WorkerRemains:
+        """Play for the pool at this URL with this token until the child ends, and return what remains."""
+        url, token = address
         question = {
-            "config": config.model_dump(mode="json"),
-            "url": self._address.url,
-            "token": self._address.token,
+            "config": self._config.model_dump(mode="json"),
+            "url": url,
+            "token": token,
             "worker_id": self._worker_id,
         }
-        try:
-            # The kernel ends it with this thread, which waits for it.
-            child = subprocess.run(
-                [sys.executable, "-m", "backend.workers.env_worker_process"],
-                input=json.dumps(question).encode(),
-                env=environment_for_packs(config.environment_variables),
-                start_new_session=True,
-                check=False,
-            )
-            _log.warning("environment worker %s ended (%d)", self._worker_id, child.returncode)
-        finally:
-            self._ended.set()
+        self._child.communicate(json.dumps(question).encode())
+        _log.warning("environment worker %s ended (%d)", self._worker_id, self._child.returncode)
+        self._remains = EnvWorkerFiles(self._config.run_dir, self._worker_id).collect()
+        self._ended.set()
+        return self._remains
 
-    def wait(self) -> None:
+    def wait(self) -> WorkerRemains:
         """Return when `run` does; a caller that waits for this notices its death at once."""
         self._ended.wait()
+        return self._remains
+
+    def memory(self) -> int:
+        """Return the memory of this process and its children in bytes."""
+        return resident_bytes()
+
+    def kill(self) -> None:
+        """Kill a child that hangs; `run` then returns."""
+        self._child.kill()
 
 
-class SchedulerProcess:
-    """Runs in an actor: the scheduler, in its own thread."""
-
-    def __init__(self, config_json: str, start_workers: Callable[[ServiceConfig], WorkerPool]) -> None:
-        die_with_parent()
-        _log_to_stderr()
-        from backend.scheduler.scheduler import Scheduler
-        from backend.store.store import Store
-
-        config = ServiceConfig.model_validate_json(config_json)
-        self._stop = threading.Event()
-        store = Store.open(config.store_url, part="scheduler").service()
-        self._scheduler = Scheduler(store, start_workers(config), config)
-        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.wait(_TICK_SECONDS):
-            try:
-                if self._scheduler.due():
-                    self._scheduler.tick()
-            except Exception:
-                # The next tick retries what this one did not finish (a full disk, a locked database).
-                _log.exception("error in the scheduler")
-                self._stop.wait(1.0)
-
-    def pid(self) -> int:
-        """Return the process's id, to kill it when it hangs."""
-        return os.getpid()
-
-    def stop(self) -> None:
-        """End after the current tick."""
-        self._stop.set()
-        self._thread.join(timeout=5.0)
-
-
-def _log_to_stderr() -> None:
+def log_to_stderr() -> None:
+    """Let the service's own messages appear in the host's log."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -48,7 +48,7 @@ class EnvWorkers:
     def ended(self, change: EnvWorkerEnded) -> None:
         """Record that a worker died, and tell its pool."""
         self._teams[change.pool_id].workers.discard(change.worker_id)
-        self._workers.env_worker_ended(change.pool_id, change.worker_id, change.end)
+        self._workers.env_worker_ended(change.pool_id, change.worker_id, change.end, change.remains)
 
     def reported(self, change: EnvWorkersSeen, now: float) -> None:
         """Record a pool's report about its workers."""
@@ -58,7 +58,7 @@ class EnvWorkers:
 
     def start_and_end(self, pools: Iterable[Pool], now: float) -> None:
         """Start missing workers of these pools, and end superfluous ones; other pools' are forgotten."""
-        ids = {pool.address.pool_id: pool for pool in pools}
+        ids = {pool.pool_id: pool for pool in pools}
         for pool_id in self._teams.keys() - ids.keys():
             del self._teams[pool_id]
         for pool_id, pool in ids.items():
@@ -67,7 +67,7 @@ class EnvWorkers:
     def _balance(self, pool: Pool, team: _Team, now: float) -> None:
         # A new one takes the first owner it meets, so workers for the next owner are ready in time. A resting
         # model that is not preloaded has none: two take a third of a small model's memory.
-        preloaded = pool.address.model in self._config.preload
+        preloaded = pool.model in self._config.preload
         rests = not preloaded and now - pool.jobs_at > self._config.pool_rest_seconds
         since = team.reported_at - _OWNER_SECONDS
         team.wanted_at_by_owner = {k: at for k, at in team.wanted_at_by_owner.items() if at > since}
@@ -79,9 +79,9 @@ class EnvWorkers:
         for _ in range(max(missing, most - len(team.workers))):
             worker_id = f"env-{uuid.uuid4().hex[:12]}"
             team.workers.add(worker_id)
-            self._workers.start_env_worker(pool.address, worker_id)
+            self._workers.start_env_worker(pool.pool_id, worker_id)
         left = [worker for worker, owner in playing.items() if owner not in team.wanted_at_by_owner]
         left += list(team.workers - playing.keys()) if most == 0 else []
         for worker_id in left[: max(0, len(team.workers) - most)]:
             team.workers.discard(worker_id)
-            self._workers.end_env_worker(pool.address.pool_id, worker_id)
+            self._workers.end_env_worker(pool.pool_id, worker_id)

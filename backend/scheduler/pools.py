@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from backend import worker_url
 from backend.config import ServiceConfig
 from backend.errors import SERVICE_LOG
 from backend.scheduler.room import MemoryBudget, PoolMemory, make_room, too_many
-from backend.scheduler.workers import PoolAddress, Running, WorkerPool
+from backend.scheduler.workers import Running, WorkerPool
 from backend.store.service_parts import lost_pools, pool_part
 from backend.store.store import ServiceStore
 from tinkergym.errors import InternalServiceError
@@ -30,7 +29,8 @@ _MOST_DEATHS = 5
 class Pool:
     """A pool's process and what the scheduler knows of it. Times are Unix seconds."""
 
-    address: PoolAddress
+    pool_id: str
+    model: str
     wanted_at: float
     """When it was last needed."""
     jobs_at: float
@@ -68,12 +68,12 @@ class Pools:
     @property
     def models(self) -> dict[str, str]:
         """The model of each pool."""
-        return {pool_id: pool.address.model for pool_id, pool in self._by_id.items()}
+        return {pool_id: pool.model for pool_id, pool in self._by_id.items()}
 
     @property
     def ready(self) -> dict[str, str]:
         """The pool of each model that is loaded."""
-        return {pool.address.model: pool_id for pool_id, pool in self._by_id.items() if pool.ready}
+        return {pool.model: pool_id for pool_id, pool in self._by_id.items() if pool.ready}
 
     def adopt(self, found: Sequence[Running], now: float) -> None:
         """Take over the processes of the last scheduler, and record the end of those that are gone."""
@@ -84,28 +84,19 @@ class Pools:
                 continue
             record = known.pop(process.pool_id, None)
             if record is None:
-                # It was not listening yet, so nothing is lost, and its future address is unknown.
-                self._workers.end_pool(process.pool_id)
+                self._workers.end_pool(process.pool_id)  # It was not listening yet, so nothing is lost.
                 continue
-            address = PoolAddress(
-                pool_id=record.pool_id, model=record.model, url=record.url, token=record.token
-            )
-            self._by_id[process.pool_id] = Pool(address, now, now, ready=True, ready_at=now)
+            pool = Pool(record.pool_id, record.model, now, now, ready=True, ready_at=now)
+            self._by_id[process.pool_id] = pool
         for pool_id, record in known.items():
             self._note_lost(record.model, now)
-            _record_end(self._store, pool_id, record.url, "the service was restarted")
+            _record_end(self._store, pool_id, "the service was restarted")
 
     def start(self, model: str, now: float) -> None:
         """Start the pool of a model that has none."""
         pool_id = f"pool-{uuid.uuid4().hex[:12]}"
-        address = PoolAddress(
-            pool_id=pool_id,
-            model=model,
-            url=worker_url.new_url(self._config.worker_transport, self._config.run_dir, pool_id),
-            token=secrets.token_urlsafe(32),
-        )
-        self._by_id[pool_id] = Pool(address, now, now)
-        self._workers.start_pool(address)
+        self._by_id[pool_id] = Pool(pool_id, model, now, now)
+        self._workers.start_pool(pool_id, model, self._room.expected(model))
 
     def became_ready(self, pool_id: str, now: float) -> Pool:
         """Record that a pool has loaded its model, and return it."""
@@ -118,8 +109,8 @@ class Pools:
         """Record that a pool died or hangs, and return it; `remove` follows when all is recorded."""
         pool = self._by_id[pool_id]
         self._workers.end_pool(pool_id)
-        self._note_lost(pool.address.model, now)
-        _record_end(self._store, pool_id, pool.address.url, reason)
+        self._note_lost(pool.model, now)
+        _record_end(self._store, pool_id, reason)
         return pool
 
     def remove(self, pool_id: str) -> None:
@@ -150,9 +141,9 @@ class Pools:
             now: Unix seconds.
         """
         for pool_id, pool in list(self._by_id.items()):
-            if pool_id in busy or pool.address.model in queued_models:
+            if pool_id in busy or pool.model in queued_models:
                 pool.jobs_at = now
-            if not pool.ready or pool_id in busy or pool.address.model in wanted:
+            if not pool.ready or pool_id in busy or pool.model in wanted:
                 pool.wanted_at = now
             elif now - pool.wanted_at > self._config.pool_idle_seconds:
                 self._end(pool_id, "is no longer needed")
@@ -182,7 +173,7 @@ class Pools:
                 pool = self._by_id[pool_id]
                 pool.memory_bytes = size
                 if pool.ready:
-                    self._room.saw(pool.address.model, size)
+                    self._room.saw(pool.model, size)
         self._store.record_pool_memory(measured)
 
     def forget_lost(self, wanted: Collection[str]) -> None:
@@ -202,9 +193,9 @@ class Pools:
 
     def _end(self, pool_id: str, why: str) -> None:
         pool = self._by_id[pool_id]
-        _log.info("pool %s of %s %s", pool_id, pool.address.model, why)
+        _log.info("pool %s of %s %s", pool_id, pool.model, why)
         self._workers.end_pool(pool_id)
-        _record_end(self._store, pool_id, pool.address.url, "its worker was ended")
+        _record_end(self._store, pool_id, "its worker was ended")
         self.remove(pool_id)
 
     def _note_lost(self, model: str, now: float) -> None:
@@ -216,20 +207,19 @@ class Pools:
             PoolMemory(
                 pool_id=pool_id,
                 # Its memory grows while it starts.
-                used_bytes=max(
-                    pool.memory_bytes, 0 if pool.ready else self._room.expected(pool.address.model)
-                ),
-                preloaded=pool.address.model in self._config.preload,
+                used_bytes=max(pool.memory_bytes, 0 if pool.ready else self._room.expected(pool.model)),
+                preloaded=pool.model in self._config.preload,
                 idle_since=pool.wanted_at if pool.ready and pool.wanted_at < now else None,
             )
             for pool_id, pool in self._by_id.items()
         ]
 
 
-def _record_end(store: ServiceStore, pool_id: str, url: str, reason: str) -> None:
+def _record_end(store: ServiceStore, pool_id: str, reason: str) -> None:
     """Remove a pool whose process is gone, and return its jobs to the queue. May be repeated."""
-    store.remove_pool(pool_id)
-    worker_url.remove(url)  # A killed pool left its socket behind.
+    url = store.remove_pool(pool_id)
+    if url is not None:
+        worker_url.remove(url)  # If it ran on this machine and was killed, it left its socket behind.
     for job_id in store.requeue_worker(pool_id, f"{reason}; resumes from the last checkpoint"):
         _fail_if_deadly(store, job_id)
 

@@ -1,32 +1,31 @@
-"""Runs our processes as actors of Ray; `ray_start` starts it, and only `ray_ranks` also imports it.
+"""Runs our processes as actors of Ray, which `ray_start` started or joined.
 
 Ray holds no state that matters. Pools and environment workers are detached, named actors, so that a new
-scheduler finds those of the last one; their work is recorded in the store.
+scheduler finds those of the last one; their work is recorded in the store. A pool's id is in the names, and
+never used again. No process is reached by its number: it may be on another machine.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import signal
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import ray
 
 from backend.config import ServiceConfig
-from backend.episodes.env_worker_end import WorkerEnd
+from backend.episodes.env_worker_end import WorkerEnd, WorkerRemains
 from backend.errors import RankLostError
-from backend.scheduler import early_worker
-from backend.scheduler.actor_processes import EnvWorkerProcess, PoolProcess, SchedulerProcess
-from backend.scheduler.process_memory import resident_bytes
+from backend.scheduler import early_worker, ray_groups
+from backend.scheduler.actor_processes import EnvWorkerProcess, PoolProcess
+from backend.scheduler.ray_groups import ENV_WORKER_BUNDLE, POOL_BUNDLE, PoolGroups, Wants
 from backend.scheduler.workers import (
     Change,
     EnvWorkerEnded,
     EnvWorkersSeen,
-    PoolAddress,
     PoolEnded,
     PoolReady,
     Running,
@@ -35,32 +34,29 @@ from tinkergym.errors import TinkerGymError
 
 _log = logging.getLogger(__name__)
 
-_SCHEDULER = "scheduler"
 _SEPARATOR = "|"
 _ASK_SECONDS = 0.5
 """How often pools with jobs are asked about their environment workers."""
 _ASK_IDLE_SECONDS = 5.0
 """How often the others are."""
+_PLACE_SECONDS = 1.0
+"""How often Ray is asked whether it has room for a pool by now."""
+_PLACED_SECONDS = 0.2
+"""How long a new pool's request is waited for, which takes milliseconds where there is room."""
 
 
-def start_scheduler(config: ServiceConfig) -> Any:
-    """Start the scheduler's actor; Ray restarts it whenever it dies."""
-    actor = ray.remote(num_cpus=0, max_restarts=-1, max_concurrency=2)(SchedulerProcess)
-    return actor.options(name=_SCHEDULER, lifetime="detached").remote(config.model_dump_json(), RayWorkers)
-
-
-def stop_everything(scheduler: Any, *, seconds: float) -> None:
-    """Let the scheduler stop, then let the pools return their jobs to the queue, within `seconds`."""
-    deadline = time.monotonic() + seconds
-    with contextlib.suppress(Exception):
-        ray.get(scheduler.stop.remote(), timeout=seconds / 2)
-    stops = []
+def stop_everything(*, seconds: float) -> None:
+    """Let the pools return their jobs to the queue, within `seconds`, and leave nothing behind in Ray."""
+    actors = {}
     for name in _actor_names():
-        if name.startswith("pool" + _SEPARATOR):
-            with contextlib.suppress(ValueError):
-                stops.append(ray.get_actor(name).stop.remote())
+        with contextlib.suppress(ValueError):
+            actors[name] = ray.get_actor(name)
+    stops = [actor.stop.remote() for name, actor in actors.items() if name.startswith("pool" + _SEPARATOR)]
     with contextlib.suppress(Exception):
-        ray.wait(stops, num_returns=len(stops), timeout=max(0.1, deadline - time.monotonic()))
+        ray.wait(stops, num_returns=len(stops), timeout=seconds)
+    for actor in actors.values():
+        _kill(actor)
+    ray_groups.remove_all()
     ray.shutdown()
 
 
@@ -68,12 +64,17 @@ class RayWorkers:
     """Pools and environment workers as Ray actors; implements `workers.WorkerPool`."""
 
     def __init__(self, config: ServiceConfig) -> None:
-        self._config_json = config.model_dump_json()
+        self._config, self._config_json = config, config.model_dump_json()
         self._early_worker = config.early_worker_socket
+        self._groups = PoolGroups()
+        self._unplaced: dict[str, _Unplaced] = {}
+        """Pools that Ray has no room for yet."""
         self._pools: dict[str, Any] = {}
+        self._addresses: dict[str, Any] = {}
+        """A reference to each pool's URL and token, which resolves when it listens."""
         self._env_workers: dict[str, tuple[str, Any]] = {}
-        self._pids: dict[str, int] = {}
-        """Pools and environment workers, by their ids."""
+        self._memory: dict[str, int] = {}
+        """Pools and environment workers, by their ids; as they last reported, in bytes."""
         self._silent: set[str] = set()
         """Environment workers that were ended because they hang."""
         self._ask_at: dict[str, float] = {}
@@ -95,47 +96,89 @@ class RayWorkers:
             pool_id, _, tail = rest.partition(_SEPARATOR)
             if kind == "pool":
                 self._pools[pool_id] = actor
-                self._watched[actor.pid.remote()] = ("pid", pool_id)
                 self._watched[actor.wait.remote()] = ("pool", pool_id)
                 found.append(Running(kind="pool", pool_id=pool_id, worker_id=pool_id, model=tail))
             else:
                 self._env_workers[tail] = (pool_id, actor)
-                self._watched[actor.pid.remote()] = ("pid", tail)
                 self._watched[actor.wait.remote()] = ("env_worker", tail)
                 found.append(Running(kind="env_worker", pool_id=pool_id, worker_id=tail, model=""))
+        self._groups.adopt(self._pools)
         return found
 
-    def start_pool(self, address: PoolAddress) -> None:
-        """Start a pool; `PoolReady` or `PoolEnded` follows."""
-        name = _SEPARATOR.join(("pool", address.pool_id, address.model))
+    def start_pool(self, pool_id: str, model: str, memory_bytes: int) -> None:
+        """Start a pool that is expected to take this much memory; `PoolReady` or `PoolEnded` follows."""
+        self._unplaced[pool_id] = _Unplaced(model, Wants.of(self._config, memory_bytes))
+        self._place_pools()
+
+    def waiting(self) -> dict[str, str]:
+        """Return why pools that were asked for have no place on a machine yet, by pool."""
+        return {pool_id: pool.reason for pool_id, pool in self._unplaced.items() if pool.reason}
+
+    def _place_pools(self) -> None:
+        for pool_id, pool in list(self._unplaced.items()):
+            if time.monotonic() < pool.look_at:
+                continue
+            pool.look_at = time.monotonic() + _PLACE_SECONDS
+            if not pool.reserved:
+                self._groups.reserve(pool_id, pool.wants.bundles(self._config), None)
+                pool.reserved = True
+            if self._groups.is_placed(pool_id, _PLACED_SECONDS):
+                del self._unplaced[pool_id]
+                self._start_placed(pool_id, pool)
+            else:
+                pool.reason = self._groups.why_not_placed(pool_id)
+
+    def _start_placed(self, pool_id: str, pool: _Unplaced) -> None:
         python = early_worker.python_in(self._early_worker)
         actor = (
-            ray.remote(num_cpus=0, max_restarts=0, max_concurrency=16)(PoolProcess)
+            ray.remote(max_restarts=0, max_concurrency=16)(PoolProcess)
             .options(
-                name=name,
+                name=_SEPARATOR.join(("pool", pool_id, pool.model)),
                 lifetime="detached",
+                num_cpus=pool.wants.pool_cpus,
+                memory=pool.wants.pool_bytes,
+                scheduling_strategy=self._groups.place(pool_id, POOL_BUNDLE),
                 runtime_env={"py_executable": python} if python else None,
             )
-            .remote(self._config_json, address)
+            .remote(self._config_json, pool_id, pool.model)
         )
-        self._pools[address.pool_id] = actor
-        self._watched[actor.pid.remote()] = ("pid", address.pool_id)
-        self._watched[actor.start.remote()] = ("start", address.pool_id)
+        self._pools[pool_id] = actor
+        self._watched[actor.start.remote()] = ("start", pool_id)
+        for worker_id in [
+            who
+            for who, (served, started) in self._env_workers.items()
+            if served == pool_id and started is None
+        ]:
+            self.start_env_worker(pool_id, worker_id)
 
-    def start_env_worker(self, address: PoolAddress, worker_id: str) -> None:
+    def start_env_worker(self, pool_id: str, worker_id: str) -> None:
         """Start an environment worker that plays for a pool, which need not be ready yet."""
-        name = _SEPARATOR.join(("env_worker", address.pool_id, worker_id))
+        self._env_workers[worker_id] = (pool_id, None)
+        if pool_id not in self._pools:
+            return  # It starts when its pool has a place.
+        served = [
+            who for who, (pool, actor) in self._env_workers.items() if pool == pool_id and actor is not None
+        ]
+        # Those of further tenants are outside of the pool's own resources, wherever there is room.
+        inside = len(served) < self._config.env_workers
         actor = (
-            ray.remote(num_cpus=0, max_restarts=0, max_concurrency=4)(EnvWorkerProcess)
-            .options(name=name, lifetime="detached")
-            .remote(self._config_json, address, worker_id)
+            ray.remote(max_restarts=0, max_concurrency=4)(EnvWorkerProcess)
+            .options(
+                name=_SEPARATOR.join(("env_worker", pool_id, worker_id)),
+                lifetime="detached",
+                num_cpus=Wants.of(self._config, 0).env_worker_cpus,
+                scheduling_strategy=self._groups.place(pool_id, ENV_WORKER_BUNDLE) if inside else None,
+            )
+            .remote(self._config_json, worker_id)
         )
-        self._env_workers[worker_id] = (address.pool_id, actor)
-        self._watched[actor.pid.remote()] = ("pid", worker_id)
-        self._watched[actor.run.remote()] = ("env_worker", worker_id)
+        self._env_workers[worker_id] = (pool_id, actor)
+        if pool_id not in self._addresses:
+            self._addresses[pool_id] = self._pools[pool_id].address.remote()
+        self._watched[actor.run.remote(self._addresses[pool_id])] = ("env_worker", worker_id)
 
     def has_changes(self) -> bool:
         """Whether `changes` would return any."""
+        self._place_pools()
         self._ask_about_env_workers()
         return bool(self._kept(most=1))
 
@@ -146,9 +189,9 @@ class RayWorkers:
         for promise in self._kept(most=len(self._watched)):
             about, who = self._watched.pop(promise)
             value, error = _outcome(promise)
-            if about == "pid":
+            if about == "memory":
                 if error is None:
-                    self._pids[who] = value
+                    self._memory[who] = value
             elif about == "env_workers":
                 if error is None and value is not None:
                     if value.busy:
@@ -159,75 +202,77 @@ class RayWorkers:
                 self._watched[self._pools[who].wait.remote()] = ("pool", who)
                 found.append(PoolReady(pool_id=who))
             elif about in {"start", "pool"}:
-                if about == "pool":
-                    self._pids.pop(
-                        who, None
-                    )  # Dead, and its process id may belong to another process by now.
                 # A rank that died during the start says nothing about the next try.
                 refuses = isinstance(error, TinkerGymError) and not isinstance(error, RankLostError)
                 refused = cast(TinkerGymError, error) if about == "start" and refuses else None
                 found.append(PoolEnded(pool_id=who, error=refused))
             elif who in self._env_workers:
                 pool_id, actor = self._env_workers.pop(who)
-                self._pids.pop(who, None)  # as above
-                self._kill(who, actor)  # Its process still exists if it ended with an exception.
+                self._memory.pop(who, None)
+                _kill(actor)  # It stays when its child has ended.
                 end: WorkerEnd = "silent" if who in self._silent else "died"
                 self._silent.discard(who)
-                found.append(EnvWorkerEnded(pool_id=pool_id, worker_id=who, end=end))
+                remains = value if isinstance(value, WorkerRemains) else WorkerRemains()
+                found.append(EnvWorkerEnded(pool_id=pool_id, worker_id=who, end=end, remains=remains))
         return found
 
     def memory(self) -> dict[str, int]:
-        """Return by pool the memory in bytes with its environment workers, without ranks."""
-        processes: dict[str, list[int]] = {
-            pool_id: [self._pids[pool_id]] for pool_id in self._pools if pool_id in self._pids
-        }
+        """Return by pool the memory in bytes with its environment workers, without ranks.
+
+        As they last reported; they are asked again now.
+        """
+        asked = {who for about, who in self._watched.values() if about == "memory"}
+        started = {who: actor for who, (_, actor) in self._env_workers.items() if actor is not None}
+        for who, actor in (self._pools | started).items():
+            if who not in asked:
+                self._watched[actor.memory.remote()] = ("memory", who)
+        found = {pool_id: self._memory[pool_id] for pool_id in self._pools if pool_id in self._memory}
         for worker_id, (pool_id, _) in self._env_workers.items():
-            if pool_id in processes and worker_id in self._pids:
-                processes[pool_id].append(self._pids[worker_id])
-        return resident_bytes(processes)
+            if pool_id in found:
+                found[pool_id] += self._memory.get(worker_id, 0)
+        return found
 
     def start_job(self, pool_id: str, job_id: str) -> None:
         """Tell a ready pool to take a job."""
         self._pools[pool_id].start_job.remote(job_id)
         self._ask_at.pop(pool_id, None)
 
-    def env_worker_ended(self, pool_id: str, worker_id: str, end: WorkerEnd) -> None:
+    def env_worker_ended(self, pool_id: str, worker_id: str, end: WorkerEnd, remains: WorkerRemains) -> None:
         """Tell a pool that an environment worker is dead."""
         if pool_id in self._pools:
-            self._pools[pool_id].env_worker_ended.remote(worker_id, end)
+            self._pools[pool_id].env_worker_ended.remote(worker_id, end, remains)
 
     def end_env_worker(self, pool_id: str, worker_id: str) -> None:
         """Kill an environment worker that is no longer needed, without a report."""
         _, actor = self._env_workers.pop(worker_id, ("", None))
-        self._kill(worker_id, actor)
-        self.env_worker_ended(pool_id, worker_id, "not_needed")
+        self._memory.pop(worker_id, None)
+        _kill(actor)
+        self.env_worker_ended(pool_id, worker_id, "not_needed", WorkerRemains())
 
     def _kill_silent(self, worker_ids: Sequence[str]) -> None:
         for worker_id in worker_ids:
-            if worker_id in self._env_workers:
+            _, actor = self._env_workers.get(worker_id, ("", None))
+            if actor is None:
+                continue
+            if worker_id in self._silent:
+                _kill(actor)  # The actor hangs as well.
+            else:
                 _log.warning("environment worker %s hangs", worker_id)
                 self._silent.add(worker_id)
-                self._kill(worker_id, self._env_workers[worker_id][1])
+                actor.kill.remote()  # It then reports what its child was doing.
 
     def end_pool(self, pool_id: str) -> None:
         """Kill a pool and its environment workers."""
-        self._ask_at.pop(pool_id, None)
-        self._kill(pool_id, self._pools.pop(pool_id, None))
+        for known in (self._ask_at, self._addresses, self._memory, self._unplaced):
+            known.pop(pool_id, None)
+        _kill(self._pools.pop(pool_id, None))
         for worker_id, (served, actor) in list(self._env_workers.items()):
             if served == pool_id:
                 del self._env_workers[worker_id]
                 self._silent.discard(worker_id)
-                self._kill(worker_id, actor)
-
-    def _kill(self, process_id: str, actor: Any) -> None:
-        if actor is not None:
-            with contextlib.suppress(Exception):
-                ray.kill(actor, no_restart=True)
-        pid = self._pids.pop(process_id, None)
-        if pid is not None:
-            # Ray asks the process to end; a hanging one does not react.
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+                self._memory.pop(worker_id, None)
+                _kill(actor)
+        self._groups.remove(pool_id)
 
     def _ask_about_env_workers(self) -> None:
         now = time.monotonic()
@@ -245,6 +290,25 @@ class RayWorkers:
             return []
         kept, _ = ray.wait(list(self._watched), num_returns=most, timeout=0)
         return cast(list[Any], kept)
+
+
+@dataclass(slots=True)
+class _Unplaced:
+    """A pool that is to start as soon as Ray has room for it."""
+
+    model: str
+    wants: Wants
+    reserved: bool = False
+    look_at: float = 0.0
+    """When to ask Ray again, on the monotonic clock."""
+    reason: str = ""
+
+
+def _kill(actor: Any) -> None:
+    """End an actor's process, wherever it runs; Ray ends one that hangs after `ray_start.KILL_SECONDS`."""
+    if actor is not None:
+        with contextlib.suppress(Exception):
+            ray.kill(actor, no_restart=True)
 
 
 def _outcome(promise: Any) -> tuple[Any, BaseException | None]:

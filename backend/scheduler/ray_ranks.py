@@ -1,7 +1,8 @@
 """Ranks of a data-parallel group as Ray actors of the pool worker that they train for.
 
-Ray starts them, reports their death and ends them with their pool. A group and its ranks communicate,
-including whole models, through a Unix socket, because we do not use Ray's object store.
+Ray starts them in the resources of their pool, reports their death and ends them with their pool. A group and
+its ranks communicate, including whole models, over TCP on their nodes' addresses, because we do not use Ray's
+object store; ranks that are all on the pool's node, through its loopback interface.
 """
 
 from __future__ import annotations
@@ -10,21 +11,25 @@ import contextlib
 import logging
 import os
 import secrets
-import signal
+import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
-from pathlib import Path
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from backend.errors import RankLostError
 from backend.learner.parallel.rank import RankOptions
 from backend.learner.parallel.rank_process import RankProcess
 from backend.learner.parallel.rank_server import serve_rank
 from backend.processes.children import die_with_parent
+from backend.scheduler.ray_groups import FIRST_RANK_BUNDLE, POOL_BUNDLE
+from backend.scheduler.ray_node import own_address
+from backend.worker_url import LOOPBACK
 
 _log = logging.getLogger(__name__)
 _START_SECONDS = 120.0
@@ -38,10 +43,19 @@ class RankActor:
         die_with_parent()
         self._listener: Listener | None = None
 
-    def listen(self, address: str, key: bytes) -> int:
-        """Listen on a Unix socket for a group that has the key; returns the process's id."""
-        self._listener = Listener(address, "AF_UNIX", backlog=1, authkey=key)
-        return os.getpid()
+    def host(self) -> str:
+        """Return its node's address."""
+        return own_address()
+
+    def listen(self, host: str, key: bytes) -> tuple[tuple[str, int], int]:
+        """Listen for a group that has the key; returns where, and the process's id."""
+        self._listener = Listener((host, 0), "AF_INET", backlog=1, authkey=key)
+        return self._listener.address, os.getpid()
+
+    def free_port(self, host: str) -> int:
+        """Return a port of this node on which nothing listens."""
+        with socket.create_server((host, 0)) as server:
+            return int(server.getsockname()[1])
 
     def serve(self, number: int, options: RankOptions) -> None:
         """Serve as rank number i for the first connection, until it closes."""
@@ -74,15 +88,8 @@ class RayRank:
 
     def kill(self) -> None:
         """See `RankProcess`."""
-        serving = True
-        with contextlib.suppress(Exception):
-            serving = not ray.wait([self._served], timeout=0)[0]
         with contextlib.suppress(Exception):
             ray.kill(self._actor, no_restart=True)
-        if serving:  # Otherwise it is dead, and its id may belong to another process by now, or it is idle.
-            # Ray asks the process to end; one that waits in a collective does not react.
-            with contextlib.suppress(OSError):
-                os.kill(self.pid, signal.SIGKILL)
 
     def join(self, seconds: float) -> None:
         """See `RankProcess`."""
@@ -92,37 +99,50 @@ class RayRank:
 
 
 def ray_ranks(options: RankOptions) -> Sequence[RankProcess]:
-    """Start the ranks as actors; see `StartRanks`.
+    """Start the ranks as actors in the placement group of this pool; see `StartRanks`.
 
     Raises:
         RankLostError: Ray could not start one.
     """
     key = secrets.token_bytes(32)
-    actors = [ray.remote(num_cpus=0, max_restarts=0)(RankActor).remote() for _ in range(options.ranks)]
-    pids: list[int] = []
+    actors = [_rank(number, options) for number in range(options.ranks)]
     # Each connects in a thread, because the other side's handshake has no time limit.
     with ThreadPoolExecutor(1) as connecting:
-        addresses = [str(Path(options.folder) / str(number)) for number in range(options.ranks)]
-        listening = [
-            actor.listen.remote(address, key) for actor, address in zip(actors, addresses, strict=True)
-        ]
         try:
-            pids = ray.get(listening, timeout=_START_SECONDS)
-            served = [actor.serve.remote(number, options) for number, actor in enumerate(actors)]
+            hosts = ray.get([actor.host.remote() for actor in actors], timeout=_START_SECONDS)
+            meeting = options.meeting
+            if set(hosts) == {own_address()}:
+                hosts = [LOOPBACK] * len(hosts)
+            else:
+                port = ray.get(actors[0].free_port.remote(hosts[0]), timeout=_START_SECONDS)
+                meeting = f"tcp://{hosts[0]}:{port}"
+            listening = [actor.listen.remote(host, key) for actor, host in zip(actors, hosts, strict=True)]
+            places = ray.get(listening, timeout=_START_SECONDS)
+            met = [replace(options, meeting=meeting, host=host) for host in hosts]
+            served = [actor.serve.remote(*each) for actor, each in zip(actors, enumerate(met), strict=True)]
             pipes = [
-                connecting.submit(Client, address, "AF_UNIX", authkey=key).result(_START_SECONDS)
-                for address in addresses
+                connecting.submit(Client, address, "AF_INET", authkey=key).result(_START_SECONDS)
+                for address, _ in places
             ]
         except (ray.exceptions.RayError, OSError, EOFError, AuthenticationError) as error:
             for actor in actors:
                 with contextlib.suppress(Exception):
                     ray.kill(actor, no_restart=True)
-            for pid in pids:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
             _log.warning("Ray could not start the ranks: %s", error)
             raise RankLostError(
                 f"Ray could not start the {options.ranks} ranks of a learner: {type(error).__name__}",
                 hint="see logs/scheduler.log in data_dir",
             ) from error
+    pids = [pid for _, pid in places]
     return [RayRank(*each) for each in zip(actors, pids, pipes, served, strict=True)]
+
+
+def _rank(number: int, options: RankOptions) -> Any:
+    """Start a rank in its bundle: the first writes files for the pool, and is on its node."""
+    group = ray.util.get_current_placement_group()
+    assert group is not None, "a pool runs in its placement group"
+    bundle = FIRST_RANK_BUNDLE + number - 1 if number else POOL_BUNDLE
+    place = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=bundle)
+    actor = ray.remote(max_restarts=0)(RankActor)
+    # All of the bundle, or what the pool's own process leaves of it.
+    return actor.options(num_cpus=group.bundle_specs[-1]["CPU"], scheduling_strategy=place).remote()

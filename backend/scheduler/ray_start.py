@@ -1,4 +1,4 @@
-"""Starts Ray on this machine, which reads its settings from the environment when it is imported."""
+"""Starts Ray on this machine, or joins a cluster. Ray reads its settings from the environment on import."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import psutil
 from backend.processes import with_parent
 from backend.scheduler import ray_patience
 
-NAMESPACE = "tinkergym"
+KILL_SECONDS = 0.1
+"""How long Ray's raylet waits for a process that it was told to end, before it kills it."""
 _OBJECT_STORE_BYTES = 80 * 2**20
 """We do not use Ray's object store; this is about the minimum that Ray accepts."""
 
@@ -25,11 +26,24 @@ _LOG_FILE_BYTES = 4 * 2**20
 """Log size of each Ray process, twice: the current file and the previous one."""
 
 
-def start_ray(temp_dir: Path) -> None:
+def join_cluster(address: str, namespace: str) -> None:
+    """Become a driver of a running cluster, which `cluster_door` has checked. Its token is known to Ray.
+
+    Args:
+        address: See `RaySettings.address`.
+        namespace: What separates the names of this service's actors from those of others.
+    """
+    import ray
+
+    ray.init(address=address, namespace=namespace, log_to_driver=True, configure_logging=False)
+
+
+def start_ray(temp_dir: Path, namespace: str = "tinkergym") -> None:
     """Start Ray on this machine: on the loopback interface only, and with a token that dies with it.
 
     Args:
         temp_dir: Folder for Ray's sockets and logs. Short, because Ray adds 60 bytes for socket paths.
+        namespace: See `join_cluster`.
     """
     # Ray reads these when it is imported. Without the third it uses the machine's external address, and all
     # of its processes listen on every interface.
@@ -51,6 +65,7 @@ def start_ray(temp_dir: Path) -> None:
     os.environ.setdefault("RAY_agent_manager_retry_interval_ms", "100")
     # Four times a second, it took a third of what an idle raylet computes.
     os.environ.setdefault("RAY_memory_monitor_refresh_ms", "1000")
+    os.environ.setdefault("RAY_kill_worker_timeout_milliseconds", str(round(KILL_SECONDS * 1000)))
     # A pool must not wait for an environment worker that Ray starts before it: a pool takes far longer.
     os.environ.setdefault("RAY_worker_maximum_startup_concurrency", "2")
     # Output of its workers goes to a file.
@@ -63,7 +78,7 @@ def start_ray(temp_dir: Path) -> None:
     _tie_agents_to_ray(services)
     ray.init(
         address="local",
-        namespace=NAMESPACE,
+        namespace=namespace,
         include_dashboard=False,
         num_cpus=1,
         num_gpus=0,

@@ -144,12 +144,12 @@ class Scheduler:
             return
         match change:
             case PoolReady(pool_id=pool_id):
-                self._starts.succeeded(self._pools.became_ready(pool_id, now).address.model)
+                self._starts.succeeded(self._pools.became_ready(pool_id, now).model)
             case PoolEnded(pool_id=pool_id, error=error):
                 pool = self._pools.lost(pool_id, DIED, now)
-                _log.warning("pool %s of %s ended: %s", pool_id, pool.address.model, error or "process died")
+                _log.warning("pool %s of %s ended: %s", pool_id, pool.model, error or "process died")
                 if not pool.ready:
-                    self._starts.failed(pool.address.model, error, now)
+                    self._starts.failed(pool.model, error, now)
                 self._pools.remove(pool_id)
             case EnvWorkerEnded(worker_id=worker_id, end=end):
                 _log.warning("environment worker %s ended: %s", worker_id, end)

@@ -1,8 +1,6 @@
-"""`python -m backend.scheduler.scheduler_host`: the Ray driver, which starts Ray and the scheduler.
+"""`python -m backend.scheduler.scheduler_host`: the Ray driver, which starts Ray and runs the scheduler.
 
-It ends with either.
-
-The supervisor restarts it; everything it needs is in the settings and the store.
+It ends with Ray. The supervisor restarts it; everything it needs is in the settings and the store.
 """
 
 from __future__ import annotations
@@ -28,7 +26,11 @@ from backend.processes.ends import wait_for_end
 from backend.processes.foreign_code import HOST_VARIABLE
 from backend.processes.guardian import guarded
 from backend.scheduler import early_worker, ray_start
+from backend.scheduler.actor_processes import log_to_stderr
 from backend.scheduler.ray_logs import remove_old_logs
+from backend.scheduler.scheduler import Scheduler
+from backend.scheduler.ticking import Ticking
+from backend.store.store import Store
 from backend.workers import env_worker_files
 
 _log = logging.getLogger(__name__)
@@ -67,7 +69,7 @@ def child_environment() -> dict[str, str]:
 
 def main() -> int:
     """Run until a signal arrives, Ray dies or the parent process is gone."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    log_to_stderr()
     config = ServiceConfig.from_environment()
     os.environ.update(child_environment())
     stop = threading.Event()
@@ -91,9 +93,11 @@ def main() -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
         core = _core_processes()
-        scheduler = ray_cluster.start_scheduler(config)
+        service = Store.open(config.store_url, part="scheduler").service()
+        ticking = Ticking(lambda: Scheduler(service, ray_cluster.RayWorkers(config), config))
         _watch(config, core, stop, early)
-        _within(_STOP_SECONDS, lambda: ray_cluster.stop_everything(scheduler, seconds=_STOP_SECONDS / 2))
+        ticking.stop()
+        _within(_STOP_SECONDS, lambda: ray_cluster.stop_everything(seconds=_STOP_SECONDS / 2))
     return 0
 
 

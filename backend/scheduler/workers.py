@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from backend.episodes.env_worker_end import WorkerEnd
+from backend.episodes.env_worker_end import WorkerEnd, WorkerRemains
 from tinkergym.errors import TinkerGymError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolAddress:
-    """A model pool: its name, its model and its URL."""
-
-    pool_id: str
-    model: str
-    url: str
-    """See `backend.worker_url`."""
-    token: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +21,7 @@ class PoolEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolReady:
-    """A pool has loaded its model and listens."""
+    """A pool has loaded its model, listens, and has registered its URL and token."""
 
     pool_id: str
 
@@ -44,6 +33,7 @@ class EnvWorkerEnded:
     pool_id: str
     worker_id: str
     end: WorkerEnd = "died"
+    remains: WorkerRemains = field(default_factory=WorkerRemains)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +68,15 @@ class WorkerPool(Protocol):
         """Return what an earlier scheduler left running, and watch it from now on."""
         ...
 
-    def start_pool(self, address: PoolAddress) -> None:
-        """Start a pool; `PoolReady` or `PoolEnded` follows."""
+    def start_pool(self, pool_id: str, model: str, memory_bytes: int) -> None:
+        """Start a pool that is expected to take this much memory; `PoolReady` or `PoolEnded` follows."""
         ...
 
-    def start_env_worker(self, address: PoolAddress, worker_id: str) -> None:
+    def waiting(self) -> Mapping[str, str]:
+        """Return why pools that were asked for have no place on a machine yet, by pool."""
+        ...
+
+    def start_env_worker(self, pool_id: str, worker_id: str) -> None:
         """Start an environment worker that plays for a pool, which need not be ready yet."""
         ...
 
@@ -95,14 +89,14 @@ class WorkerPool(Protocol):
         ...
 
     def memory(self) -> Mapping[str, int]:
-        """Return each pool's memory in bytes including its environment workers, as far as known."""
+        """Return each pool's memory in bytes including its environment workers, as last reported."""
         ...
 
     def start_job(self, pool_id: str, job_id: str) -> None:
         """Tell a ready pool to take a job; it acquires the lease itself, and does not report if it cannot."""
         ...
 
-    def env_worker_ended(self, pool_id: str, worker_id: str, end: WorkerEnd) -> None:
+    def env_worker_ended(self, pool_id: str, worker_id: str, end: WorkerEnd, remains: WorkerRemains) -> None:
         """Tell a pool that an environment worker is dead, so that its episodes are issued again at once."""
         ...
 

@@ -49,10 +49,11 @@ class PartStore:
             for pool_id, size in memory_bytes.items():
                 connection.execute(update(pools).where(pools.c.pool_id == pool_id).values(memory_bytes=size))
 
-    def remove_pool(self, pool_id: str) -> None:
-        """Remove a pool."""
+    def remove_pool(self, pool_id: str) -> str | None:
+        """Remove a pool; returns its URL, None if it is not registered."""
         with self._db.write() as connection:
-            connection.execute(delete(pools).where(pools.c.pool_id == pool_id))
+            gone = delete(pools).where(pools.c.pool_id == pool_id).returning(pools.c.url)
+            return connection.execute(gone).scalar_one_or_none()
 
     def silence_pools(self) -> None:
         """Record that no pool is alive. They stay registered, so a new scheduler requeues their jobs."""

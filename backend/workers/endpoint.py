@@ -103,10 +103,12 @@ class PoolEndpoint:
     """Serves a `PoolService` from a thread until closed."""
 
     def __init__(self, service: PoolService, url: str, token: str, *, long_polls: int = _LONG_POLLS) -> None:
-        """Listen at `url`; requests are handled from now on, `long_polls` of workers at a time."""
+        """Listen at `url`, or at a free port for port 0; `self.url` then has the port.
+
+        Requests are handled from now on, `long_polls` of workers at a time.
+        """
         self._service = service
         self._token = token.encode()
-        self._url = url
         self._polls = ThreadPoolExecutor(long_polls, thread_name_prefix="pool-endpoint-poll")
         self._threads = ThreadPoolExecutor(_BLOCKING_CALLS, thread_name_prefix="pool-endpoint")
         self._renewals = ThreadPoolExecutor(_RENEWALS, thread_name_prefix="pool-endpoint-renewal")
@@ -130,7 +132,7 @@ class PoolEndpoint:
             log_config=None,
         )
         self._server = uvicorn.Server(config)
-        self._listener = worker_url.listen(url)
+        self._listener, self.url = worker_url.listen(url)
         self._thread = threading.Thread(target=self._run, name="pool-endpoint", daemon=True)
         self._thread.start()
 
@@ -141,7 +143,7 @@ class PoolEndpoint:
         self._thread.join(timeout=5.0)
         for threads in (self._polls, self._threads, self._renewals):
             threads.shutdown(wait=False, cancel_futures=True)
-        worker_url.remove(self._url)
+        worker_url.remove(self.url)
 
     def _run(self) -> None:
         self._server.run(sockets=[self._listener])

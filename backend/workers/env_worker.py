@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from backend import worker_url
 from backend.workers.env_worker_files import EnvWorkerFiles
 from backend.workers.stall_watchdog import end_on_stall
 from tinkergym.registration.games import make_playable
@@ -20,8 +19,6 @@ from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.play_list import RolloutWorker
 from tinkergym.schema.episodes import SubmitReply, SubmitRequest
 from tinkergym.trajectory.trajectory import Trajectory
-
-_LOOK_SECONDS = 0.05
 
 
 class _HidingTransport(HttpRolloutTransport):
@@ -53,7 +50,7 @@ def run_env_worker(
     hide: Callable[[Trajectory], Trajectory] = lambda trajectory: trajectory,
     stop: threading.Event | None = None,
 ) -> None:
-    """Lease, play and submit episodes until `stop` is set; waits for a pool that does not respond yet.
+    """Lease, play and submit episodes until `stop` is set.
 
     The process is ended when an environment blocks the interpreter for `stall_seconds`, and leaves in
     `run_dir` which episodes were in a call.
@@ -62,7 +59,7 @@ def run_env_worker(
         url: The pool's URL; see `backend.worker_url`.
         token: The pool's token.
         worker_id: This worker's name.
-        run_dir: The folder for files that the pool reads after the worker's death.
+        run_dir: The folder for files that `EnvWorkerFiles.collect` reads after the worker's death.
         max_episodes: The most episodes at once.
         stall_seconds: How long an environment may block the interpreter.
         make_env: Creates environments.
@@ -73,11 +70,6 @@ def run_env_worker(
     files = EnvWorkerFiles(run_dir, worker_id)
     files.create()
     end_on_stall(files.trace, stall_seconds)
-    # A pool that is still loading its model does not listen yet. Frequent attempts find it at once; the
-    # worker's own patience with an unavailable service would cost seconds.
-    while not worker_url.is_answered(url):
-        if stop.wait(_LOOK_SECONDS):
-            return
     connection = Connection(url, token=token)
     worker = RolloutWorker(
         _HidingTransport(connection, Routes.of_pool(worker_id=worker_id), hide),

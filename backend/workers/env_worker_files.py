@@ -1,8 +1,11 @@
-"""Files that an environment worker leaves behind for the process that finds it dead."""
+"""Files that an environment worker leaves behind for the process that started it, on the same machine."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from backend.episodes.env_worker_end import WorkerRemains
+from tinkergym.rollout.call_register import episodes_in_calls
 
 _STALL_CHARACTERS = 4000
 FOLDER = "env-workers"
@@ -23,14 +26,13 @@ class EnvWorkerFiles:
         """Make the folder."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def stall(self) -> str:
-        """Return the stacks of a worker that was ended because its interpreter was blocked, else ""."""
+    def collect(self) -> WorkerRemains:
+        """Return what the files of a dead worker say, and remove them."""
         try:
-            return self.trace.read_text("utf-8", "replace")[:_STALL_CHARACTERS]
+            stall = self.trace.read_text("utf-8", "replace")[:_STALL_CHARACTERS]
         except OSError:
-            return ""
-
-    def remove(self) -> None:
-        """Remove the existing files."""
+            stall = ""
+        remains = WorkerRemains(in_calls=tuple(episodes_in_calls(self.calls)), stall=stall)
         self.calls.unlink(missing_ok=True)
         self.trace.unlink(missing_ok=True)
+        return remains

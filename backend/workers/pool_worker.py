@@ -20,12 +20,11 @@ import torch
 from backend.config import ServiceConfig
 from backend.episodes.boards import Boards, EnvWorkerReport
 from backend.episodes.captured import CapturedTokens
-from backend.episodes.env_worker_end import WorkerEnd
+from backend.episodes.env_worker_end import WorkerEnd, WorkerRemains
 from backend.learner.parallel.rank_process import StartRanks, child_ranks
 from backend.policies.call_bell import CallBell
 from backend.store.store import Store
 from backend.workers.endpoint import PoolEndpoint
-from backend.workers.env_worker_files import EnvWorkerFiles
 from backend.workers.guest_models import GuestModels
 from backend.workers.model_loader import ModelLoader
 from backend.workers.pool_health import PoolHealth
@@ -33,9 +32,9 @@ from backend.workers.pool_images import PoolImages
 from backend.workers.pool_jobs import PoolJobs
 from backend.workers.pool_routes import PoolRoutes
 from backend.workers.shared_parts import SharedParts
-from tinkergym.rollout.call_register import episodes_in_calls
 
 _log = logging.getLogger(__name__)
+_NOTHING_REMAINS = WorkerRemains()
 _CLOSING_SECONDS = 6.0
 _LONGEST_POLL_SECONDS = 10.0
 """A worker that waits for episodes asks again after at most this long."""
@@ -71,7 +70,7 @@ class PoolWorker:
             config: The service's settings.
             pool_id: Its name in the store.
             model: The model it serves.
-            url: Its URL; see `backend.worker_url`.
+            url: Where to listen; see `backend.worker_url.listen`.
             token: The token that every request must present.
             start_ranks: Starts the ranks of its learner, if `learner_ranks` is above 1.
 
@@ -104,23 +103,22 @@ class PoolWorker:
         self._health = PoolHealth(self._parts, pool_id, self.jobs.pulses)
         self.routes = PoolRoutes(self._parts, self.jobs, self._images, self._health)
         self._endpoint = PoolEndpoint(self.routes, url, token)
-        self._health.start(url, token)
+        self.url = self._endpoint.url
+        self._health.start(self.url, token)
         _log.info("pool %s serves %s with process %d", pool_id, model, os.getpid())
 
     def start_job(self, job_id: str) -> None:
         """Take a queued job and run it in its own thread; does nothing if another worker has it."""
         self.jobs.start(job_id)
 
-    def env_worker_ended(self, worker_id: str, end: WorkerEnd = "died") -> None:
+    def env_worker_ended(
+        self, worker_id: str, end: WorkerEnd = "died", remains: WorkerRemains = _NOTHING_REMAINS
+    ) -> None:
         """Issue the episodes of a dead environment worker again."""
-        files = EnvWorkerFiles(self._config.run_dir, worker_id)
-        in_calls = episodes_in_calls(files.calls)
-        if in_calls:
-            _log.warning(
-                "environment worker %s ended (%s) in calls of %s %s", worker_id, end, in_calls, files.stall()
-            )
-        self.boards.forget_worker(worker_id, in_calls, end=end)
-        files.remove()
+        if remains.in_calls:
+            found = (worker_id, end, remains.in_calls, remains.stall)
+            _log.warning("environment worker %s ended (%s) in calls of %s %s", *found)
+        self.boards.forget_worker(worker_id, remains.in_calls, end=end)
 
     def env_worker_report(self) -> EnvWorkerReport:
         """Return which environment workers play for which owner, which hang, and which owners need some."""

@@ -20,7 +20,7 @@ from backend.errors import LeaseLostError
 from backend.learner.learner import Learner
 from backend.store.store import Store
 from backend.store.uploads import Uploads
-from backend.worker_url import new_url
+from backend.worker_url import any_port, unix_url
 from backend.workers.pool_worker import PoolWorker
 from tests.leftovers import belonging_to
 from tinkergym.agent.renderer import Renderer
@@ -112,9 +112,11 @@ class Site:
 
     def start_pool(self) -> None:
         self.pools += 1
-        self.url = new_url(self.config.worker_transport, self.config.run_dir, self.pool_id)
+        sockets = self.config.worker_transport == "unix"
+        url = unix_url(self.config.run_dir / f"{self.pool_id}.sock") if sockets else any_port()
         with contextlib.nullcontext() if self._scope == "function" else belonging_to(self._scope):
-            self.pool = PoolWorker(self.config, pool_id=self.pool_id, model="nano", url=self.url, token=TOKEN)
+            self.pool = PoolWorker(self.config, pool_id=self.pool_id, model="nano", url=url, token=TOKEN)
+        self.url = self.pool.url
 
     def end_jobs(self) -> None:
         """Return unfinished jobs to the queue, and wait until their threads have ended."""

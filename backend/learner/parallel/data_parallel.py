@@ -70,7 +70,7 @@ class DataParallelLearner(RankGroup):
         self._meeting = tempfile.TemporaryDirectory(prefix="ranks-", dir=folder)
         options = RankOptions(
             ranks=ranks,
-            folder=self._meeting.name,
+            meeting=f"file://{self._meeting.name}/meeting",
             model_dir=str(model_dir),
             device=device,
             dtype=dtype,

@@ -27,11 +27,13 @@ from backend.learner.loaded_model import LoadedModel
 from backend.learner.parallel.combined import in_order, merged, same_step
 from backend.learner.parallel.divided import is_divided, whole
 from backend.learner.parallel.divided_policy import DividedPolicy
+from backend.learner.parallel.interfaces import interface_of
 from backend.learner.parallel.shards import shards
 from backend.learner.pass_results import ForwardBackwardResult, OptimStepResult
 from backend.learner.policies import FullPolicy
 from backend.learner.sequences import BatchTotals, FloatArray, SampledTokens, TrainSequence, check_sequences
 from backend.vision.pixels import ImageSource
+from backend.worker_url import LOOPBACK
 from tinkergym.errors import InternalServiceError, InvalidRequestError, TinkerGymError
 from tinkergym.schema.jobs.parts import FullParameters
 from tinkergym.schema.optimizer import OptimizerStep
@@ -46,8 +48,8 @@ class RankOptions:
     """Settings shared by all ranks of a group."""
 
     ranks: int
-    folder: str
-    """Folder for the rendezvous of ranks on one machine; short enough for a Unix socket path."""
+    meeting: str
+    """URL at which torch's ranks meet: `file:///path` on one machine, or `tcp://HOST:PORT` of the first."""
     model_dir: str
     device: str
     """`cpu` (communication by gloo) or `cuda` (by NCCL; rank i uses device i)."""
@@ -59,6 +61,8 @@ class RankOptions:
     """Parameters of a full-parameter policy that is divided over the ranks."""
     images: ImageSource | None = None
     """Source of image files; each rank reads and processes those of its part of a batch."""
+    host: str = LOOPBACK
+    """This machine's address, at which the other ranks reach this one."""
 
 
 class Rank(Learner):
@@ -71,10 +75,12 @@ class Rank(Learner):
         if on_gpu:
             torch.cuda.set_device(number)
         # Gloo has no authentication: between processes of one machine it stays on the loopback interface.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        interface = interface_of(options.host)
+        for library in ("GLOO", "NCCL") if interface != "lo" else ("GLOO",):
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface)
         dist.init_process_group(
             "nccl" if on_gpu else "gloo",
-            init_method=f"file://{options.folder}/meeting",
+            init_method=options.meeting,
             rank=number,
             world_size=options.ranks,
             timeout=timedelta(seconds=options.silence_seconds),

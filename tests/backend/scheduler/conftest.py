@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from backend.config import ServiceConfig
 from backend.scheduler.scheduler import Scheduler
-from backend.scheduler.workers import Change, PoolAddress, PoolReady, Running
+from backend.scheduler.workers import Change, PoolReady, Running
 from backend.store.store import Store
+from backend.worker_url import unix_url
 from tests.backend.scheduler.hosts import Host
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
@@ -26,7 +28,8 @@ class Clock:
 class ScriptedWorkers:
     """Starts nothing; remembers what it was asked for, and reports what the test says."""
 
-    pools: dict[str, PoolAddress] = field(default_factory=dict)
+    pools: dict[str, str] = field(default_factory=dict)
+    """The model of each pool."""
     env_workers: dict[str, str] = field(default_factory=dict)
     started: list[tuple[str, str]] = field(default_factory=list)
     told: list[tuple[str, str]] = field(default_factory=list)
@@ -34,15 +37,19 @@ class ScriptedWorkers:
     found: list[Running] = field(default_factory=list)
     weights: dict[str, int] = field(default_factory=dict)
     """What a model's pool takes, in GB; 1 for those that are missing."""
+    without_place: dict[str, str] = field(default_factory=dict)
 
     def running(self) -> list[Running]:
         return self.found
 
-    def start_pool(self, address: PoolAddress) -> None:
-        self.pools[address.pool_id] = address
+    def start_pool(self, pool_id: str, model: str, memory_bytes: int) -> None:
+        self.pools[pool_id] = model
 
-    def start_env_worker(self, address: PoolAddress, worker_id: str) -> None:
-        self.env_workers[worker_id] = address.pool_id
+    def waiting(self) -> dict[str, str]:
+        return self.without_place
+
+    def start_env_worker(self, pool_id: str, worker_id: str) -> None:
+        self.env_workers[worker_id] = pool_id
 
     def has_changes(self) -> bool:
         return bool(self.news)
@@ -52,12 +59,12 @@ class ScriptedWorkers:
         return news
 
     def memory(self) -> dict[str, int]:
-        return {pool: self.weights.get(address.model, 1) * 10**9 for pool, address in self.pools.items()}
+        return {pool: self.weights.get(model, 1) * 10**9 for pool, model in self.pools.items()}
 
     def start_job(self, pool_id: str, job_id: str) -> None:
         self.started.append((pool_id, job_id))
 
-    def env_worker_ended(self, pool_id: str, worker_id: str, end: str) -> None:
+    def env_worker_ended(self, pool_id: str, worker_id: str, end: str, remains: object) -> None:
         self.told.append((pool_id, worker_id))
 
     def end_env_worker(self, pool_id: str, worker_id: str) -> None:
@@ -106,13 +113,17 @@ class World:
     def pool(self, model: str = "nano") -> str:
         """Let the model's pool come up, as its process would; returns its id."""
         self.scheduler.tick()
-        address = next(a for a in reversed(self.workers.pools.values()) if a.model == model)
-        self.register(address)
-        self.workers.news.append(PoolReady(pool_id=address.pool_id))
-        return address.pool_id
+        pool_id = next(pool for pool, its in reversed(self.workers.pools.items()) if its == model)
+        self.register(pool_id)
+        self.workers.news.append(PoolReady(pool_id=pool_id))
+        return pool_id
 
-    def register(self, address: PoolAddress) -> None:
-        self.service.register_pool(address.pool_id, address.model, address.url, address.token, self.clock.now)
+    def register(self, pool_id: str) -> None:
+        model, url = self.workers.pools[pool_id], unix_url(self.socket(pool_id))
+        self.service.register_pool(pool_id, model, url, "token", self.clock.now)
+
+    def socket(self, pool_id: str) -> Path:
+        return self.config.run_dir / f"{pool_id}.sock"
 
     def acquire(self, job_id: str, pool_id: str):
         return self.service.acquire(job_id, pool_id, self.config.lease_seconds, self.clock.now)

@@ -8,7 +8,6 @@ from backend.errors import ConfigError
 from backend.external.environment_tokens import EnvTokens
 from backend.scheduler.workers import EnvWorkerEnded, EnvWorkersSeen, PoolEnded, PoolReady, Running
 from backend.store.service_parts import lost_pools
-from backend.worker_url import socket_path
 from tinkergym.errors import ServiceUnavailableError, UnknownModelError
 from tinkergym.schema.events import CheckpointEvent, JobState
 from tinkergym.schema.jobs.parts import EnvironmentRef
@@ -18,7 +17,7 @@ from tinkergym.schema.jobs.seats import Train
 
 def test_gives_preloaded_models_a_pool_and_workers_before_any_job(world):
     world.scheduler.tick()
-    assert [address.model for address in world.workers.pools.values()] == ["nano"]
+    assert list(world.workers.pools.values()) == ["nano"]
     assert list(world.workers.env_workers.values()) == list(world.workers.pools)
 
 
@@ -66,7 +65,7 @@ def test_places_a_job_once_unless_nothing_came_of_it(world):
 def test_starts_pool_of_another_model_for_its_job(world):
     world.submit(model="some/model")
     world.scheduler.tick()
-    assert {address.model for address in world.workers.pools.values()} == {"nano", "some/model"}
+    assert set(world.workers.pools.values()) == {"nano", "some/model"}
 
 
 def test_gives_pool_to_model_that_somebody_wants_to_sample(make_world):
@@ -75,7 +74,7 @@ def test_gives_pool_to_model_that_somebody_wants_to_sample(make_world):
     assert world.workers.pools == {}
     world.service.want_pool("nano", world.clock.now)
     world.scheduler.tick()
-    assert [address.model for address in world.workers.pools.values()] == ["nano"]
+    assert list(world.workers.pools.values()) == ["nano"]
 
 
 def test_ends_unneeded_pool_unless_it_is_preloaded(world):
@@ -129,7 +128,7 @@ def test_queues_jobs_of_dead_pool_immediately_and_starts_another_pool(world):
     dead = world.pool()
     world.scheduler.tick()
     world.acquire(job_id, dead)
-    socket = socket_path(world.workers.pools[dead].url)
+    socket = world.socket(dead)
     socket.parent.mkdir()
     socket.touch()
     world.workers.news.append(PoolEnded(pool_id=dead))
@@ -281,7 +280,7 @@ def test_retries_lost_placement_after_clock_was_set_back(world):
 def test_fails_jobs_of_unloadable_model_with_the_reason(world):
     job_id = world.submit(model="no/such")
     world.scheduler.tick()
-    pool_id = next(a.pool_id for a in world.workers.pools.values() if a.model == "no/such")
+    pool_id = next(pool for pool, model in world.workers.pools.items() if model == "no/such")
     error = UnknownModelError("unknown model 'no/such'", hint="available: nano", field="model")
     world.workers.news.append(PoolEnded(pool_id=pool_id, error=error))
     world.scheduler.tick()
@@ -369,13 +368,13 @@ def test_records_events_during_a_database_lock_once_it_is_free(make_world, monke
     dead = world.pool("dead")
     world.scheduler.tick()
     world.acquire(jobs["dead"], dead)
-    (new,) = (a for a in world.workers.pools.values() if a.model == "new")
+    (new,) = (pool for pool, model in world.workers.pools.items() if model == "new")
     world.register(new)
-    lost = next(w for w, pool_id in world.workers.env_workers.items() if pool_id == new.pool_id)
+    lost = next(w for w, pool_id in world.workers.env_workers.items() if pool_id == new)
     world.workers.news += [
         PoolEnded(pool_id=dead),
-        PoolReady(pool_id=new.pool_id),
-        EnvWorkerEnded(pool_id=new.pool_id, worker_id=lost),
+        PoolReady(pool_id=new),
+        EnvWorkerEnded(pool_id=new, worker_id=lost),
     ]
 
     def locked(*_):
@@ -389,10 +388,10 @@ def test_records_events_during_a_database_lock_once_it_is_free(make_world, monke
     assert world.service.job(jobs["dead"]).reason.endswith(
         "its worker died; resumes from the last checkpoint"
     )
-    assert world.workers.started[-1] == (new.pool_id, jobs["new"])
-    assert world.workers.told == [(new.pool_id, lost)]
-    assert list(world.workers.env_workers.values()).count(new.pool_id) == 2
-    assert [a.model for a in world.workers.pools.values()] == ["new", "dead"]
+    assert world.workers.started[-1] == (new, jobs["new"])
+    assert world.workers.told == [(new, lost)]
+    assert list(world.workers.env_workers.values()).count(new) == 2
+    assert list(world.workers.pools.values()) == ["new", "dead"]
 
 
 def test_counts_pool_death_during_start_once_despite_database_refusals(world, monkeypatch):
@@ -532,7 +531,7 @@ def wanting(world, *models):
 
 
 def loaded(world):
-    return [address.model for address in world.workers.pools.values()]
+    return list(world.workers.pools.values())
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def test_repeats_a_run_to_the_bit(host, undisturbed):
     assert host.final_weights(host.submit()) == undisturbed
 
 
-@pytest.mark.parametrize("victim", ["EnvWorkerProcess", "PoolProcess", "SchedulerProcess", "host"])
+@pytest.mark.parametrize("victim", ["EnvWorkerProcess", "PoolProcess", "host"])
 def test_ends_with_same_bits_when_killed_at_step_3(host, undisturbed, victim):
     job_id = host.submit()
     host.until(lambda: host.service.job(job_id).step >= 3)

@@ -13,7 +13,7 @@ import pytest
 
 from backend.config import ServiceConfig
 from backend.machine_paths import MachinePaths
-from backend.worker_url import new_url
+from backend.worker_url import any_port, unix_url
 from backend.workers.endpoint import PoolEndpoint
 from backend.workers.env_worker import run_env_worker
 from tinkergym.agent.renderer import Renderer
@@ -40,14 +40,12 @@ import sys
 from pathlib import Path
 from backend.scheduler.actor_processes import EnvWorkerProcess
 from backend.scheduler.ray_start import start_ray
-from backend.scheduler.workers import PoolAddress
 url, token, config, folder = sys.argv[1:]
 start_ray(Path(folder))
 import ray
 from tinkergym.trajectory.trajectory import ONLY_AGENT
-address = PoolAddress(pool_id="p", model="bytes", url=url, token=token)
-worker = ray.remote(num_cpus=0)(EnvWorkerProcess).remote(config, address, "ray-worker")
-ray.get(worker.run.remote(), timeout=60)
+worker = ray.remote(num_cpus=0)(EnvWorkerProcess).remote(config, "ray-worker")
+ray.get(worker.run.remote((url, token)), timeout=60)
 ray.shutdown()
 """
 
@@ -113,10 +111,11 @@ class Pool:
 @pytest.fixture(params=["unix", "tcp"])
 def pool(request, tmp_path_factory):
     """A pool's endpoint at a URL, and what arrives there."""
-    url = new_url(request.param, tmp_path_factory.mktemp("p"), "s")
+    sockets = request.param == "unix"
+    url = unix_url(tmp_path_factory.mktemp("p") / "s.sock") if sockets else any_port()
     service = Pool()
     endpoint = PoolEndpoint(service, url, TOKEN)
-    yield service, url
+    yield service, endpoint.url
     endpoint.close()
 
 

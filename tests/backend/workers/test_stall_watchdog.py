@@ -11,6 +11,7 @@ from contextlib import suppress
 import pytest
 
 from backend.episodes.job_board import MOST_WORKER_DEATHS
+from backend.workers.env_worker_files import EnvWorkerFiles
 from tests.backend.lab import TOKEN
 from tinkergym.rollout.call_register import CallRegister, episodes_in_calls
 from tinkergym.schema.events import JobState
@@ -92,7 +93,8 @@ class Workers:
             )
             self._process.wait()
             self.deaths += not self._stop.is_set()
-            self._lab.pool.env_worker_ended(name)
+            remains = EnvWorkerFiles(self._lab.config.run_dir, name).collect()
+            self._lab.pool.env_worker_ended(name, remains=remains)
 
     def close(self) -> None:
         self._stop.set()

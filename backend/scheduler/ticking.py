@@ -1,0 +1,52 @@
+"""Runs a scheduler in a thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+_log = logging.getLogger(__name__)
+
+_TICK_SECONDS = 0.1
+_STOP_SECONDS = 4.0
+
+
+class Ticks(Protocol):
+    """A scheduler; see `scheduler.Scheduler`."""
+
+    def due(self) -> bool:
+        """Whether a tick could find anything."""
+        ...
+
+    def tick(self) -> None:
+        """Check everything once, and do what is due."""
+        ...
+
+
+class Ticking:
+    """Makes a scheduler and lets it tick until `stop`, in its own thread."""
+
+    def __init__(self, make: Callable[[], Ticks]) -> None:
+        self._make = make
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        scheduler: Ticks | None = None
+        while not self._stop.wait(_TICK_SECONDS):
+            try:
+                scheduler = scheduler or self._make()
+                if scheduler.due():
+                    scheduler.tick()
+            except Exception:
+                # The next tick retries what this one did not finish (a full disk, a locked database).
+                _log.exception("error in the scheduler")
+                self._stop.wait(1.0)
+
+    def stop(self) -> None:
+        """End after the current tick."""
+        self._stop.set()
+        self._thread.join(timeout=_STOP_SECONDS)
