@@ -24,9 +24,8 @@ DOORS = {
     ("backend/engines/vllm/host.py", "backend.engines.vllm.host_images"),  # vLLM's processors of images
     ("backend/learner/kl.py", "torch"),  # in the process of a job's loop
     ("backend/learner/preference_loss.py", "torch"),  # likewise
-    ("backend/scheduler/actor_processes.py", "backend.scheduler.scheduler"),  # the store
     ("backend/scheduler/actor_processes.py", "backend.scheduler.ray_ranks"),  # torch
-    ("backend/scheduler/actor_processes.py", "backend.store.store"),  # SQLAlchemy
+    ("backend/scheduler/actor_processes.py", "backend.scheduler.ray_node"),  # Ray
     ("backend/scheduler/actor_processes.py", "backend.workers.pool_worker"),  # torch
     ("backend/scheduler/scheduler_host.py", "backend.scheduler"),  # Ray
     ("backend/scheduler/ray_start.py", "ray"),

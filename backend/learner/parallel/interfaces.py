@@ -15,7 +15,7 @@ def interface_of(address: str) -> str:
     """
     for name, found in psutil.net_if_addrs().items():
         if any(one.address == address for one in found):
-            return name
+            return str(name)
     raise InternalServiceError(
         f"no network interface of this machine has the address {address}",
         hint="start its Ray node with --node-ip-address, set to an address of one of its interfaces",
