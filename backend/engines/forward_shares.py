@@ -31,6 +31,8 @@ class ForwardShares:
     """Limit per forward while there are several tenants; the next request of another tenant waits for its
     end."""
     _seen: dict[str, float] = field(default_factory=dict)
+    _queued: dict[str, float] = field(default_factory=dict)
+    """When each tenant last had more requests than have a slot."""
 
     @classmethod
     def on(cls, device: str, most: int) -> ForwardShares:
@@ -40,12 +42,12 @@ class ForwardShares:
         """
         return cls(least=16, most=min(256, most)) if device == "cpu" else cls(least=512, most=most)
 
-    def note(self, owners: Iterable[str], now: float) -> None:
-        """Record which tenants have requests now."""
-        for owner in owners:
-            self._seen[owner] = now
+    def note(self, owners: Iterable[str], now: float, backlogged: Set[str] = frozenset()) -> None:
+        """Record which tenants have requests now, and which have more than have a slot."""
+        self._seen.update(dict.fromkeys(owners, now))
+        self._queued.update(dict.fromkeys(backlogged, now))
         if len(self._seen) > 1:
-            self._seen = {owner: seen for owner, seen in self._seen.items() if now - seen <= _RECENT_SECONDS}
+            self._seen, self._queued = _recent(self._seen, now), _recent(self._queued, now)
 
     @property
     def shared(self) -> bool:
@@ -63,13 +65,14 @@ class ForwardShares:
             wanted: By tenant, the cost of everything that could be computed.
             backlogged: Tenants with more requests than have a slot. While another tenant has none waiting,
                 they get half: each of their requests waits long anyway, and theirs cost more than the
-                forward, such as a core of which a learner could make use.
+                forward, such as a core of which a learner could make use. Not if the other one also sent
+                more than have a slot a moment ago: among tenants alike, shorter forwards only cost time.
         """
         if not wanted:
             return {}
         each = min(max(self.least, min(wanted.values())), max(self.least, self.most // len(self._seen)))
         shares = dict.fromkeys(wanted, each)
-        if self._seen.keys() - backlogged:
+        if self._seen.keys() - backlogged - self._queued.keys():
             shares |= dict.fromkeys(wanted.keys() & backlogged, max(self.least, each // 2))
         return shares
 
@@ -79,3 +82,7 @@ class ForwardShares:
         So it is if all of them are `backlogged`, see `divided`, and another tenant is not.
         """
         return owners <= backlogged and bool(self._seen.keys() - backlogged)
+
+
+def _recent(times: Mapping[str, float], now: float) -> dict[str, float]:
+    return {owner: seen for owner, seen in times.items() if now - seen <= _RECENT_SECONDS}

@@ -44,8 +44,11 @@ async def sample(
         raise await in_turn(tenant.tenant_id, want_pool, parts, tenant, missing)
     by_pool: dict[str, list[SampleRequest]] = defaultdict(list)
     for wanted in batch.requests:
-        by_pool[chosen[wanted.policy].pool_id].append(_own_session(wanted, tenant.tenant_id))
-    bodies = {pool_id: _batch_json(requests, batch.together) for pool_id, requests in by_pool.items()}
+        by_pool[chosen[wanted.policy].pool_id].append(wanted)
+    bodies = {
+        pool_id: _batch_json(_in_own_sessions(requests, tenant.tenant_id), batch.together)
+        for pool_id, requests in by_pool.items()
+    }
     # The parsed body is many times as large as the raw one, and sampling may take minutes.
     by_pool.clear()
     count = len(batch.requests)
@@ -83,12 +86,13 @@ def _in_flight(parts: GatewayParts, tenant_id: str, count: int) -> Hold:
     return hold
 
 
-def _own_session(wanted: SampleRequest, tenant_id: str) -> SampleRequest:
-    """Prefix the session with the tenant, even an empty one: the engine shares caches only within an owner.
+def _in_own_sessions(requests: list[SampleRequest], tenant_id: str) -> list[SampleRequest]:
+    """Prefix the sessions with the tenant, even an empty one: the engine shares caches only within an owner.
 
     Timing could reveal the contents of a shared cache, such as another tenant's prompt to the same model.
     """
-    return wanted.model_copy(update={"session_id": str(SeatRef.owned(tenant_id, wanted.session_id))})
+    owned = SeatRef.prefix_of(tenant_id)
+    return [one.model_copy(update={"session_id": owned + one.session_id}) for one in requests]
 
 
 def _batch_json(requests: list[SampleRequest], together: bool) -> bytes:

@@ -217,17 +217,18 @@ class SeatRef:
     def parse(cls, text: str) -> Self:
         """Parse a session; `str` is the inverse."""
         owner, slash, session = text.partition("/")
-        return cls.owned(unquote(owner), session) if slash else cls.owned("", text)
-
-    @classmethod
-    def owned(cls, owner: str, session: str) -> Self:
-        """Parse a session of a known owner: what a client writes before a slash names no other tenant."""
+        owner, session = (unquote(owner), session) if slash else ("", text)
         found = re.fullmatch(r"(.*)\.([1-9][0-9]{0,8})", session, re.DOTALL)
         return cls(session, owner=owner) if found is None else cls(found[1], int(found[2]), owner)
 
+    @staticmethod
+    def prefix_of(owner: str) -> str:
+        """Return what stands before a session of this owner, whatever a client wrote before a slash."""
+        return f"{quote(owner, safe='')}/"
+
     def __str__(self) -> str:
         session = f"{self.lease}.{self.seat}" if self.seat else self.lease
-        return f"{quote(self.owner, safe='')}/{session}" if self.owner else session
+        return f"{self.prefix_of(self.owner)}{session}" if self.owner else session
 
 
 @dataclass(frozen=True, slots=True)

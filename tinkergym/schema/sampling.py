@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Annotated, Literal, Self
 
 from pydantic import Field
@@ -20,6 +21,10 @@ MOST_EXTRA_LOGPROBS = 1_000_000
 JSON."""
 
 Likeliest = Annotated[list[tuple[TokenId, Logprob]], Field(max_length=MOST_TOP_LOGPROBS)]
+
+
+# Router, engine and recorder ask for it, at each turn of an episode.
+_seat_of = lru_cache(maxsize=4096)(SeatRef.parse)
 
 
 class SampleRequest(CompletionSettings):
@@ -48,7 +53,7 @@ class SampleRequest(CompletionSettings):
     @property
     def seat(self) -> SeatRef:
         """Whose session it is, and the lease of the episode that it belongs to."""
-        return SeatRef.parse(self.session_id)
+        return _seat_of(self.session_id)
 
     def owned_by(self, tenant: str) -> Self:
         """Return the same request of this owner; empty removes the owner."""

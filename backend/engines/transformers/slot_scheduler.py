@@ -268,7 +268,7 @@ class SlotScheduler:
                 place = state.policy, state.place.owner, state.path, state.place.cached
                 places.setdefault(place, []).append(state)
         owners = {state.owner for state in self._active} | self._waiting.owners
-        self._shares.note(owners, self._clock())
+        self._shares.note(owners, self._clock(), self._waiting.owners)
         if self._shares.shared:
             return self._shared_work(places.values())
         # Requests with one token to go come first: they are short and someone waits for each.

@@ -37,6 +37,15 @@ def test_gives_queueing_tenant_half_unless_everybody_queues():
     assert shares.divided({"ada": 64}, {"bob"}) == {"ada": 64}
 
 
+def test_halves_no_share_among_tenants_that_all_queued_lately():
+    shares = ForwardShares(least=16, most=256)
+    shares.note(["ada", "bob"], now=0.0, backlogged={"ada"})
+    shares.note(["ada", "bob"], now=1.0, backlogged={"bob"})
+    assert shares.divided({"bob": 5000}, {"bob"}) == {"bob": 128}
+    shares.note(["ada", "bob"], now=5.5, backlogged={"bob"})
+    assert shares.divided({"bob": 5000}, {"bob"}) == {"bob": 64}
+
+
 def test_lets_forward_wait_for_a_tenant_without_queue():
     shares = ForwardShares(least=16, most=256)
     shares.note(["ada", "bob"], now=0.0)

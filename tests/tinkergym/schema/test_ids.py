@@ -105,7 +105,7 @@ def test_parses_and_writes_each_id(text):
 
 
 def test_takes_no_owner_from_a_clients_session():
-    assert str(SeatRef.owned("ada", "bob/lease")) == "ada/bob/lease"
+    assert SeatRef.parse(SeatRef.prefix_of("ada") + "bob/lease") == SeatRef("bob/lease", owner="ada")
     assert SeatRef.parse("ada/bob/lease").owner == "ada"
 
 
