@@ -1,12 +1,17 @@
-"""The fixtures of a pool worker in this process, and of a service as processes."""
+"""The fixtures of a pool worker in this process, of scripted jobs, and of a service as processes."""
 
 from tests.backend.lab import lab, learner, make_lab, publishes_wrongly, warm_site, written, written_in
 from tests.backend.postgres_server import postgres_server, postgres_url
+from tests.backend.scripted_jobs import held, jobs, jobs_store, make_jobs, written_jobs
 from tests.backend.served import serving
 
 __all__ = [
+    "held",
+    "jobs",
+    "jobs_store",
     "lab",
     "learner",
+    "make_jobs",
     "make_lab",
     "postgres_server",
     "postgres_url",
@@ -15,4 +20,5 @@ __all__ = [
     "warm_site",
     "written",
     "written_in",
+    "written_jobs",
 ]

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import gymnasium as gym
 import pytest
 import torch
 
 from backend.catalog.models import load_renderer_bundle, resolve_model
 from backend.config import ServiceConfig
-from backend.errors import LeaseLostError
 from backend.learner.learner import Learner
 from backend.store.store import Store
 from backend.store.uploads import Uploads
 from backend.worker_url import any_port, unix_url
 from backend.workers.pool_worker import PoolWorker
+from tests.backend.watched_jobs import PATIENCE_SECONDS, Fickle, HeldLearner, WatchedJobs
 from tests.leftovers import belonging_to
 from tinkergym.agent.renderer import Renderer
-from tinkergym.algorithms import GRPO
 from tinkergym.datasets.prepare import prepare
 from tinkergym.registration.games import make_playable
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
@@ -32,52 +28,12 @@ from tinkergym.remote.transport import Connection
 from tinkergym.rollout.play_list import RolloutWorker, play
 from tinkergym.schema.data import DataKind
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, LeaseReply, LeaseRequest, SubmitRequest
-from tinkergym.schema.events import Event, JobState
-from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling
-from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.events import JobState
 from tinkergym.schema.parsing import parse_spec
 from tinkergym.schema.sampling import Completion, SampleRequest
-from tinkergym.spaces import Text
 from tinkergym.tasks import SequenceTasks
 
-_tenants = itertools.count(1)
-PATIENCE_SECONDS = 120.0
 TOKEN = "pool-token"
-
-
-class Fickle(gym.Env):
-    """Pays `pay` per letter of an answer; raises in `step` for the share of seeds that `failing` names."""
-
-    observation_space = Text(100)
-    action_space = Text(100)
-
-    def __init__(self, failing: float = 0.0, pay: float = -1.0) -> None:
-        self._failing, self._pay = failing, pay
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return "say something", {}
-
-    def step(self, action):
-        if self.np_random.random() < self._failing:
-            raise RuntimeError("the machine is broken")
-        return "", self._pay * len(action), True, False, {"metrics": {"letters": len(action)}}
-
-
-def job_spec(**settings: object) -> RLSpec:
-    defaults = {
-        "environment": EnvironmentRef(id="test/Fickle-v0"),
-        "steps": 2,
-        "algorithm": GRPO(group_size=2, groups_per_step=2),
-        # Hot, so that a group never agrees: equal returns would teach nothing.
-        "sampling": Sampling(max_turn_tokens=4, temperature=3.0),
-        "rollout": "client",
-        "checkpoint_every": 100,
-        **settings,
-    }
-    if defaults["rollout"] != "server":
-        defaults = {"client_timeout_seconds": 3600.0, **defaults}
-    return RLSpec(**defaults)
 
 
 class _AsThroughTheGateway(HttpRolloutTransport):
@@ -148,20 +104,15 @@ class Site:
         self.store.close()
 
 
-class Lab:
+class Lab(WatchedJobs):
     """A tenant of a service for one test, and the service's current pool worker; a new one can take over."""
 
     def __init__(self, site: Site) -> None:
-        self.site = site
-        self.config, self.store, self.service = site.config, site.store, site.service
-        self.tenant_id = f"ada-{next(_tenants)}"
-        self.store.keys.ensure_tenant(self.tenant_id)
-        self.tenant = self.store.tenant(self.tenant_id)
+        super().__init__(site.store)
+        self.site, self.config = site, site.config
         if site.pool is None:
             site.start_pool()
         self.connection = Connection(site.url, token=TOKEN)
-        self._states: dict[str, tuple[int | None, JobState]] = {}
-        """Each job's state, and the store's commits when it was read."""
 
     @property
     def pool(self) -> PoolWorker:
@@ -187,8 +138,8 @@ class Lab:
         self.site.end_jobs()
         self.connection.close()
 
-    def start_later(self, **settings: object) -> str:
-        return self.tenant.create_job(job_spec(**settings), {}).job_id
+    def start_job(self, job_id: str) -> None:
+        self.pool.start_job(job_id)
 
     def start(self, **settings: object) -> str:
         job_id = self.start_later(**settings)
@@ -241,18 +192,6 @@ class Lab:
             stop.set()
             thread.join()
 
-    # --- looking ---
-
-    def state(self, job_id: str) -> JobState:
-        commits = self.service.commits()
-        if commits is None or self._states.get(job_id, (None,))[0] != commits:
-            self._states[job_id] = commits, self.service.job(job_id).state
-        return self._states[job_id][1]
-
-    def events(self, job_id: str, kind: str) -> list[Event]:
-        events = self.tenant.events_after(job_id, 0, 10_000)
-        return [event.body for event in events if event.body.type == kind]
-
     def that_learn_the_same(
         self, jobs: Sequence[Mapping[str, object]], steps: int = 2
     ) -> list[list[Mapping[str, object]]]:
@@ -269,26 +208,11 @@ class Lab:
             learned.setdefault(self.weights(job_id, steps), []).append(settings)
         return [same for same in learned.values() if len(same) > 1]
 
-    def until(self, job_id: str, happened: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not happened():
-            if time.monotonic() > deadline:
-                pytest.fail(f"waited in vain; the job's events: {self.events(job_id, 'state')}")
-            threading.Event().wait(0.02)
-
-    def until_state(self, job_id: str, state: JobState) -> None:
-        self.until(job_id, lambda: self.state(job_id) is state)
-
-    def weights(self, job_id: str, version: int) -> str:
-        sha256 = self.service.version_sha256(job_id, version)
-        assert sha256 is not None
-        return sha256
-
 
 class Written:
     """Jobs on written data: rendered and stored as client and gateway do it, without HTTP."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: WatchedJobs) -> None:
         self.lab = lab
         directory = resolve_model("nano", lab.config.models, allow_any=False)
         self.renderer = Renderer.from_bundle(load_renderer_bundle("nano", directory))
@@ -307,7 +231,7 @@ class Written:
 
     def start(self, kind: DataKind, rows: Sequence[Mapping[str, object]], **settings: object) -> str:
         job_id = self.start_later(kind, rows, **settings)
-        self.lab.pool.start_job(job_id)
+        self.lab.start_job(job_id)
         return job_id
 
     def run(self, kind: DataKind, rows: Sequence[Mapping[str, object]], **settings: object) -> str:
@@ -406,26 +330,6 @@ def publishes_wrongly(lab, monkeypatch):
         monkeypatch.setattr(lab.pool.own.engine, "publish", publish_other)
 
     return begin
-
-
-class HeldLearner:
-    """Stops before a batch, the first or a later one, until it may go on or is to die."""
-
-    def __init__(self) -> None:
-        self.hold_at = 1
-        self.batches = 0
-        self.reached = threading.Event()
-        self.go_on = threading.Event()
-        self.dies = False
-
-    def wait(self) -> None:
-        self.batches += 1
-        if self.batches < self.hold_at:
-            return
-        self.reached.set()
-        assert self.go_on.wait(PATIENCE_SECONDS)
-        if self.dies:
-            raise LeaseLostError("as if it had been killed")
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from backend.jobs.rl import Reinforcement
 from backend.jobs.run_facts import RunNotes
-from tests.backend.lab import Lab, job_spec
+from tests.backend.lab import Lab
+from tests.backend.watched_jobs import job_spec
 from tinkergym.schema.events import JobState
 
 Settings = Mapping[str, object]

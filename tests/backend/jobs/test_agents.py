@@ -7,7 +7,8 @@ import pytest
 from backend.episodes.episode_requests import step_requests
 from backend.errors import LeaseLostError
 from backend.learner.learner import Learner
-from backend.policies.pool_policy import PoolPolicy
+from tests.backend.scripted_policy import ScriptedPolicy
+from tests.backend.watched_jobs import PATIENCE_SECONDS
 from tinkergym.algorithms import GRPO
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.events import JobState
@@ -86,43 +87,41 @@ def test_trains_every_policy_from_its_own_seat_and_keeps_it(lab, monkeypatch):
     assert [event.agent for event in lab.events(job_id, "checkpoint")] == [FIRST, SECOND] * 2
 
 
-def test_learns_shared_policy_from_both_seats(lab):
-    job_id = lab.start(**{**GAME, "agents": {FIRST: Train(), SECOND: SharedWith(agent=FIRST)}}, steps=1)
-    lab.play_on(job_id)
-    assert lab.state(job_id) is JobState.COMPLETED
-    (step,) = lab.events(job_id, "step")
+def test_learns_shared_policy_from_both_seats(jobs):
+    job_id = jobs.start(**{**GAME, "agents": {FIRST: Train(), SECOND: SharedWith(agent=FIRST)}}, steps=1)
+    jobs.play_on(job_id)
+    assert jobs.state(job_id) is JobState.COMPLETED
+    (step,) = jobs.events(job_id, "step")
     assert step.metrics[f"policy/{FIRST}/trained_tokens"] == step.sampled_tokens
-    assert lab.service.policies_of(job_id).keys() == {FIRST}
+    assert jobs.service.policies_of(job_id).keys() == {FIRST}
 
 
 @pytest.mark.parametrize("keep", [1, 3])
-def test_resumes_at_the_last_step_all_policies_saved(lab, monkeypatch, keep):
+def test_resumes_at_the_last_step_all_policies_saved(jobs, keep):
     saved, dies = [], True
-    save = PoolPolicy.save
 
-    def save_or_die(policy, step):
-        saved.append(step)
-        if dies and saved == [1, 1, 2, 2]:
-            raise LeaseLostError("as if it had been killed")
-        save(policy, step)
+    class Dying(ScriptedPolicy):
+        def save(self, step, *, version=None):
+            saved.append(step)
+            if dies and saved == [1, 1, 2, 2]:
+                raise LeaseLostError("as if it had been killed")
+            super().save(step, version=version)
 
-    monkeypatch.setattr(PoolPolicy, "save", save_or_die)
-    job_id = lab.start(**GAME, steps=3, checkpoint_every=1, keep_checkpoints=keep)
+    jobs.policy_class = Dying
+    job_id = jobs.start(**GAME, steps=3, checkpoint_every=1, keep_checkpoints=keep)
     for _ in range(2):
-        lab.play_step(job_id)
-    lab.until(job_id, lambda: job_id not in lab.pool.jobs.threads)
-    before = hashes(lab, job_id, 2)
-    assert checkpoints(lab, job_id) == {FIRST: [1, 2], SECOND: [1]}
-    dies, killed = False, lab.site.pool_id
-    lab.replace_pool()
-    lab.service.requeue_worker(killed, "it died")
-    lab.pool.start_job(job_id)
-    lab.play_on(job_id)
-    assert lab.state(job_id) is JobState.COMPLETED
-    assert checkpoints(lab, job_id) == {agent: [1, 2, 3][-keep:] for agent in (FIRST, SECOND)}
+        jobs.play_step(job_id)
+    jobs.worker.threads[job_id].join(PATIENCE_SECONDS)
+    before = hashes(jobs, job_id, 2)
+    assert checkpoints(jobs, job_id) == {FIRST: [1, 2], SECOND: [1]}
+    dies = False
+    jobs.take_over(job_id)
+    jobs.play_on(job_id)
+    assert jobs.state(job_id) is JobState.COMPLETED
+    assert checkpoints(jobs, job_id) == {agent: [1, 2, 3][-keep:] for agent in (FIRST, SECOND)}
     # Step 2 was learned again from the episodes that were stored.
-    assert hashes(lab, job_id, 2) == before
-    assert [step.step for step in lab.events(job_id, "step")] == [1, 2, 2, 3]
+    assert hashes(jobs, job_id, 2) == before
+    assert [step.step for step in jobs.events(job_id, "step")] == [1, 2, 2, 3]
 
 
 def test_rests_the_seats_of_a_job_on_two_base_models(lab):
@@ -140,18 +139,17 @@ def test_rests_the_seats_of_a_job_on_two_base_models(lab):
         lab.transport(job_id).renderer("nano-instruct")
 
 
-def test_applies_change_to_one_policy_alone_and_survives_a_kill(lab):
-    job_id = lab.start(**GAME, steps=4, checkpoint_every=4)
-    lab.play_step(job_id)
-    lab.tenant.change_settings(job_id, {"agents.o.learning_rate": 0.125, "updates": "only:o"})
-    lab.play_step(job_id)
-    lab.replace_pool()
-    lab.pool.start_job(job_id)
-    lab.play_on(job_id)
-    assert lab.state(job_id) is JobState.COMPLETED
-    rates = {step.step: step.by_policy("learning_rate") for step in lab.events(job_id, "step")}
+def test_applies_change_to_one_policy_alone_and_survives_a_kill(jobs):
+    job_id = jobs.start(**GAME, steps=4, checkpoint_every=4)
+    jobs.play_step(job_id)
+    jobs.tenant.change_settings(job_id, {"agents.o.learning_rate": 0.125, "updates": "only:o"})
+    jobs.play_step(job_id)
+    jobs.take_over(job_id)
+    jobs.play_on(job_id)
+    assert jobs.state(job_id) is JobState.COMPLETED
+    rates = {step.step: step.by_policy("learning_rate") for step in jobs.events(job_id, "step")}
     assert (rates[1].keys(), rates[1]["o"]) == ({"x", "o"}, rates[1]["x"])
-    (change,) = lab.events(job_id, "update")
+    (change,) = jobs.events(job_id, "update")
     assert change.from_step in (2, 3)
     for step in range(change.from_step, 5):
         assert rates[step] == {"o": 0.125}

@@ -184,7 +184,7 @@ def test_gives_replacements_own_seeds_and_ids():
     assert [r.index for r in first] == list(range(6))
 
 
-# --- with a real pool ------------------------------------------------------------------------------------
+# --- in a job --------------------------------------------------------------------------------------------
 
 
 class Dull(gym.Env):
@@ -203,9 +203,9 @@ class Dull(gym.Env):
 
 
 @pytest.fixture
-def lab(lab, register_environment):
+def jobs(jobs, register_environment):
     register_environment("test/Dull-v0", Dull)
-    return lab
+    return jobs
 
 
 DULL = {"environment": EnvironmentRef(id="test/Dull-v0"), "steps": 2, "seed": 4}
@@ -215,12 +215,12 @@ def algorithm(rounds):
     return GRPO(group_size=3, groups_per_step=3, dynamic_sampling_rounds=rounds)
 
 
-def test_replaces_silent_groups_in_job_and_counts_them(lab):
-    plain, replacing = (lab.start(**DULL, algorithm=algorithm(rounds)) for rounds in (0, 3))
+def test_replaces_silent_groups_in_job_and_counts_them(jobs):
+    plain, replacing = (jobs.start(**DULL, algorithm=algorithm(rounds)) for rounds in (0, 3))
     for job_id in (plain, replacing):
-        lab.play_on(job_id)
-        assert lab.state(job_id) is JobState.COMPLETED
-    without, steps = lab.events(plain, "step"), lab.events(replacing, "step")
+        jobs.play_on(job_id)
+        assert jobs.state(job_id) is JobState.COMPLETED
+    without, steps = jobs.events(plain, "step"), jobs.events(replacing, "step")
     assert all(step.episodes == 9 for step in without)
     assert sum(step.metrics["zero_variance_groups"] for step in without) > sum(
         step.metrics["zero_variance_groups"] for step in steps
@@ -230,50 +230,48 @@ def test_replaces_silent_groups_in_job_and_counts_them(lab):
     assert any(step.metrics["replaced_groups"] for step in steps)
 
 
-def test_resumes_mid_round_with_the_same_weights(lab):
-    smooth = lab.start(**DULL, algorithm=algorithm(3))
-    lab.play_on(smooth)
-    replaced = lab.events(smooth, "step")[0].metrics["replaced_groups"]
+def test_resumes_mid_round_with_the_same_weights(jobs):
+    smooth = jobs.start(**DULL, algorithm=algorithm(3))
+    jobs.play_on(smooth)
+    replaced = jobs.events(smooth, "step")[0].metrics["replaced_groups"]
     assert replaced
-    broken = lab.start(**DULL, algorithm=algorithm(3))
-    lab.play_step(broken)
-    second_round = lab.lease(broken)
+    broken = jobs.start(**DULL, algorithm=algorithm(3))
+    jobs.play_step(broken)
+    second_round = jobs.lease(broken)
     assert second_round[0].group == 3 and second_round[0].step == 1
-    lab.submit(broken, lab.play(second_round[:1]))
-    lab.replace_pool()
-    lab.pool.start_job(broken)
-    left = lab.lease(broken)
+    jobs.submit(broken, jobs.play(second_round[:1]))
+    jobs.take_over(broken)
+    left = jobs.lease(broken)
     assert [r.episode_id for r in left] == [r.episode_id for r in second_round[1:]]
-    lab.submit(broken, lab.play(left))
-    lab.play_on(broken)
-    assert lab.state(broken) is JobState.COMPLETED
-    assert lab.events(broken, "step")[0].metrics["replaced_groups"] == replaced
-    assert {one.name for one in lab.events(broken, "warning")} == {"completions_cut"}
+    jobs.submit(broken, jobs.play(left))
+    jobs.play_on(broken)
+    assert jobs.state(broken) is JobState.COMPLETED
+    assert jobs.events(broken, "step")[0].metrics["replaced_groups"] == replaced
+    assert jobs.events(broken, "warning") == []
 
 
-def test_replays_stored_rounds_to_the_bit(lab):
-    job_id = lab.start(**DULL, algorithm=algorithm(3))
-    while not lab.events(job_id, "step"):
-        lab.play_step(job_id)
-    first = lab.weights(job_id, 1)
-    lab.replace_pool()
-    lab.pool.start_job(job_id)
-    lab.play_on(job_id)
-    assert lab.state(job_id) is JobState.COMPLETED
-    assert lab.weights(job_id, 1) == first
-    assert {one.name for one in lab.events(job_id, "warning")} == {"completions_cut"}
+def test_replays_stored_rounds_to_the_bit(jobs):
+    job_id = jobs.start(**DULL, algorithm=algorithm(3))
+    while not jobs.events(job_id, "step"):
+        jobs.play_step(job_id)
+    first = jobs.weights(job_id, 1)
+    jobs.take_over(job_id)
+    jobs.play_on(job_id)
+    assert jobs.state(job_id) is JobState.COMPLETED
+    assert jobs.weights(job_id, 1) == first
+    assert jobs.events(job_id, "warning") == []
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-def test_repeats_rounds_to_the_bit_in_lockstep(lab, interrupted):
+def test_repeats_rounds_to_the_bit_in_lockstep(jobs, interrupted):
     settings = {**DULL, "deterministic": True, "algorithm": algorithm(3)}
-    smooth = lab.start(**settings)
-    lab.play_on(smooth)
-    again = lab.start(**settings)
+    smooth = jobs.start(**settings)
+    jobs.play_on(smooth)
+    again = jobs.start(**settings)
     if interrupted:
-        lab.play_step(again)
-        assert lab.lease(again)[0].group == 3
-        lab.replace_pool()
-        lab.pool.start_job(again)
-    lab.play_on(again)
-    assert lab.weights(again, 2) == lab.weights(smooth, 2)
+        jobs.play_step(again)
+        assert jobs.lease(again)[0].group == 3
+        jobs.replace_worker()
+        jobs.start_job(again)
+    jobs.play_on(again)
+    assert jobs.weights(again, 2) == jobs.weights(smooth, 2)

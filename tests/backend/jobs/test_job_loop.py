@@ -33,40 +33,40 @@ def until_it_ends(lab, job_id):
 
     def ended():
         if lab.state(job_id) is JobState.QUEUED:
-            lab.pool.start_job(job_id)
+            lab.start_job(job_id)
         return lab.state(job_id).final
 
     lab.until(job_id, ended)
 
 
-def test_resumes_from_checkpoint_after_the_database_was_locked_briefly(lab, written, monkeypatch):
+def test_resumes_from_checkpoint_after_the_database_was_locked_briefly(jobs, written_jobs, monkeypatch):
     lock_database(monkeypatch, "record_step", times=4)
-    job_id = written.start("sft", ROWS, steps=4, checkpoint_every=2)
-    until_it_ends(lab, job_id)
-    assert lab.state(job_id) is JobState.COMPLETED, lab.events(job_id, "state")[-1]
-    assert [event.step for event in lab.events(job_id, "step")] == [1, 2, 3, 4]
-    reasons = [event.reason for event in lab.events(job_id, "state")]
+    job_id = written_jobs.start("sft", ROWS, steps=4, checkpoint_every=2)
+    until_it_ends(jobs, job_id)
+    assert jobs.state(job_id) is JobState.COMPLETED, jobs.events(job_id, "state")[-1]
+    assert [event.step for event in jobs.events(job_id, "step")] == [1, 2, 3, 4]
+    reasons = [event.reason for event in jobs.events(job_id, "state")]
     assert reasons.count("a part of the service was not available; resumes from the last checkpoint") == 4
     assert reasons.count("resumed after step 2") == 4
-    warnings = [event for event in lab.events(job_id, "warning") if event.name == "service_unavailable"]
+    warnings = [event for event in jobs.events(job_id, "warning") if event.name == "service_unavailable"]
     assert len(warnings) == 4
     assert "locked the database" in warnings[0].message
 
 
-def test_keeps_recorded_steps_since_the_checkpoint_after_a_lock(lab, written, monkeypatch):
+def test_keeps_recorded_steps_since_the_checkpoint_after_a_lock(jobs, written_jobs, monkeypatch):
     lock_database(monkeypatch, "append_events", times=1)
-    job_id = written.start("sft", ROWS, steps=4)
-    until_it_ends(lab, job_id)
-    assert lab.state(job_id) is JobState.COMPLETED, lab.events(job_id, "state")[-1]
-    assert [event.step for event in lab.events(job_id, "step")] == [1, 2, 3, 4]
-    assert "resumed after step 3" in [event.reason for event in lab.events(job_id, "state")]
+    job_id = written_jobs.start("sft", ROWS, steps=4)
+    until_it_ends(jobs, job_id)
+    assert jobs.state(job_id) is JobState.COMPLETED, jobs.events(job_id, "state")[-1]
+    assert [event.step for event in jobs.events(job_id, "step")] == [1, 2, 3, 4]
+    assert "resumed after step 3" in [event.reason for event in jobs.events(job_id, "state")]
 
 
-def test_ends_job_in_fifth_attempt_when_service_stays_unavailable(lab, written, monkeypatch):
+def test_ends_job_in_fifth_attempt_when_service_stays_unavailable(jobs, written_jobs, monkeypatch):
     lock_database(monkeypatch, "record_step", times=5)
-    job_id = written.start("sft", ROWS, steps=4)
-    until_it_ends(lab, job_id)
-    end = lab.events(job_id, "state")[-1]
+    job_id = written_jobs.start("sft", ROWS, steps=4)
+    until_it_ends(jobs, job_id)
+    end = jobs.events(job_id, "state")[-1]
     assert (end.state, end.attempt) == (JobState.FAILED, 5)
     assert end.error.type == "ServiceUnavailableError"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backend.learner.learner import Learner
-from tests.backend.lab import job_spec
+from tests.backend.watched_jobs import job_spec
 from tinkergym.algorithms import GRPO
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import FullParameters

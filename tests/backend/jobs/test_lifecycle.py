@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.policies.pool_policy import PoolPolicy
+from tests.backend.scripted_policy import ScriptedPolicy
 from tinkergym.algorithms import GRPO
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.own_loop import PolicySpec
@@ -31,9 +31,7 @@ def resumed(lab, job_id):
     """Resume it, and have the worker that is there take it."""
     lab.tenant.request_resume(job_id)
     # The scheduler, too, asks until a pool has the job: the thread that gave it up may not have ended yet.
-    lab.until(
-        job_id, lambda: lab.pool.start_job(job_id) or lab.service.held_jobs() or lab.state(job_id).final
-    )
+    lab.until(job_id, lambda: lab.start_job(job_id) or lab.service.held_jobs() or lab.state(job_id).final)
 
 
 def recorded(lab, job_id, step):
@@ -41,64 +39,64 @@ def recorded(lab, job_id, step):
 
 
 @pytest.fixture
-def smooth(lab):
-    job_id = lab.start(**SEEDED)
-    lab.play_on(job_id)
-    return lab.weights(job_id, 3)
+def smooth(jobs):
+    job_id = jobs.start(**SEEDED)
+    jobs.play_on(job_id)
+    return jobs.weights(job_id, 3)
 
 
-def test_resumes_elsewhere_with_same_bits_after_pause_within_a_step(lab, smooth):
-    job_id = lab.start(**SEEDED)
-    lab.play_step(job_id)
-    lab.play_step(job_id)
-    recorded(lab, job_id, 2)
-    lab.submit(job_id, lab.play(lab.lease(job_id))[:2])  # of the third, and then nothing more
-    paused(lab, job_id)
-    assert [view.step for view in lab.service.checkpoints(job_id)] == [2]
-    assert lab.service.job(job_id).reason.startswith("after step 2")
+def test_resumes_elsewhere_with_same_bits_after_pause_within_a_step(jobs, smooth):
+    job_id = jobs.start(**SEEDED)
+    jobs.play_step(job_id)
+    jobs.play_step(job_id)
+    recorded(jobs, job_id, 2)
+    jobs.submit(job_id, jobs.play(jobs.lease(job_id))[:2])  # of the third, and then nothing more
+    paused(jobs, job_id)
+    assert [view.step for view in jobs.service.checkpoints(job_id)] == [2]
+    assert jobs.service.job(job_id).reason.startswith("after step 2")
     # Another job uses the place, and a restart changes nothing.
-    other = lab.start(steps=1)
-    lab.play_on(other)
-    lab.replace_pool()
-    assert lab.state(job_id) is JobState.PAUSED
-    resumed(lab, job_id)
-    lab.play_on(job_id)
-    assert lab.weights(job_id, 3) == smooth
+    other = jobs.start(steps=1)
+    jobs.play_on(other)
+    jobs.replace_worker()
+    assert jobs.state(job_id) is JobState.PAUSED
+    resumed(jobs, job_id)
+    jobs.play_on(job_id)
+    assert jobs.weights(job_id, 3) == smooth
 
 
-def test_finishes_step_first_when_paused_while_learning(lab, learner):
-    learner.hold_at = 2
-    job_id = lab.start(**SEEDED)
-    lab.play_step(job_id)
-    lab.play_step(job_id)
-    assert learner.reached.wait(30)
-    lab.tenant.request_pause(job_id)
-    lab.until(job_id, lambda: lab.pool.jobs.pulses[job_id].control._pause)
-    learner.go_on.set()
-    lab.until_state(job_id, JobState.PAUSED)
-    assert [view.step for view in lab.service.checkpoints(job_id)] == [2]
+def test_finishes_step_first_when_paused_while_learning(jobs, held):
+    held.hold_at = 2
+    job_id = jobs.start(**SEEDED)
+    jobs.play_step(job_id)
+    jobs.play_step(job_id)
+    assert held.reached.wait(30)
+    jobs.tenant.request_pause(job_id)
+    jobs.worker.look()
+    held.go_on.set()
+    jobs.until_state(job_id, JobState.PAUSED)
+    assert [view.step for view in jobs.service.checkpoints(job_id)] == [2]
 
 
 @pytest.mark.parametrize(("kind", "rows"), [("sft", ROWS), ("preference", PAIRS)])
-def test_pauses_and_resumes_written_data_with_the_same_bits(lab, written, learner, kind, rows):
+def test_pauses_and_resumes_written_data_with_the_same_bits(jobs, written_jobs, held, kind, rows):
     settings = {"steps": 6, "batch_size": 3, "held_out": 0.2}
-    learner.go_on.set()
-    smooth = written.run(kind, rows, **settings)
-    learner.go_on.clear()
-    learner.reached.clear()
-    learner.hold_at, learner.batches = 3, 0
-    job_id = written.start(kind, rows, **settings)
-    assert learner.reached.wait(60)
-    lab.tenant.request_pause(job_id)
-    lab.until(job_id, lambda: lab.pool.jobs.pulses[job_id].control._pause)
-    learner.go_on.set()
-    lab.until_state(job_id, JobState.PAUSED)
-    step = lab.service.job(job_id).step
+    held.go_on.set()
+    smooth = written_jobs.run(kind, rows, **settings)
+    held.go_on.clear()
+    held.reached.clear()
+    held.hold_at, held.batches = 3, 0
+    job_id = written_jobs.start(kind, rows, **settings)
+    assert held.reached.wait(60)
+    jobs.tenant.request_pause(job_id)
+    jobs.worker.look()
+    held.go_on.set()
+    jobs.until_state(job_id, JobState.PAUSED)
+    step = jobs.service.job(job_id).step
     assert 0 < step < 6
-    assert [view.step for view in lab.service.checkpoints(job_id)] == [step]
-    resumed(lab, job_id)
-    lab.until(job_id, lambda: lab.state(job_id).final)
-    assert lab.weights(job_id, 6) == lab.weights(smooth, 6)
+    assert [view.step for view in jobs.service.checkpoints(job_id)] == [step]
+    resumed(jobs, job_id)
+    jobs.until(job_id, lambda: jobs.state(job_id).final)
+    assert jobs.weights(job_id, 6) == jobs.weights(smooth, 6)
 
 
 def test_holds_calls_of_paused_policy_and_runs_them_once(lab):
@@ -124,57 +122,57 @@ def test_holds_calls_of_paused_policy_and_runs_them_once(lab):
 
 
 @pytest.mark.parametrize("kind", ["rl", "sft"])
-def test_pauses_while_its_tokens_are_used_up(lab, written, kind):
+def test_pauses_while_its_tokens_are_used_up(jobs, written_jobs, kind):
     if kind == "rl":
-        job_id = lab.start(steps=3, budget=Budget(tokens=1))
-        lab.play_step(job_id)
+        job_id = jobs.start(steps=3, budget=Budget(tokens=1))
+        jobs.play_step(job_id)
     else:
-        job_id = written.start("sft", ROWS, steps=3, budget=Budget(tokens=1))
-    lab.until_state(job_id, JobState.PAUSED)
-    view = lab.service.job(job_id)
+        job_id = written_jobs.start("sft", ROWS, steps=3, budget=Budget(tokens=1))
+    jobs.until_state(job_id, JobState.PAUSED)
+    view = jobs.service.job(job_id)
     assert (view.step, view.used_tokens > 1) == (1, True)
     assert "budget" in view.reason
-    lab.tenant.change_settings(job_id, {"budget": {"tokens": 10**6}})
-    resumed(lab, job_id)
+    jobs.tenant.change_settings(job_id, {"budget": {"tokens": 10**6}})
+    resumed(jobs, job_id)
     if kind == "rl":
-        lab.play_on(job_id)
-    lab.until_state(job_id, JobState.COMPLETED)
-    steps = lab.events(job_id, "step")
-    assert lab.service.job(job_id).used_tokens == sum(s.sampled_tokens + s.trained_tokens for s in steps)
-    assert [step.metrics["used/tokens"] for step in steps][-1] == lab.service.job(job_id).used_tokens
+        jobs.play_on(job_id)
+    jobs.until_state(job_id, JobState.COMPLETED)
+    steps = jobs.events(job_id, "step")
+    assert jobs.service.job(job_id).used_tokens == sum(s.sampled_tokens + s.trained_tokens for s in steps)
+    assert [step.metrics["used/tokens"] for step in steps][-1] == jobs.service.job(job_id).used_tokens
     assert steps[-1].metrics["used/hours"] > 0
 
 
-def test_pauses_job_when_its_hours_are_used_up(lab):
-    job_id = lab.start(steps=3, budget=Budget(hours=1e-6))
-    lab.until_state(job_id, JobState.PAUSED)
-    assert "hours are used" in lab.service.job(job_id).reason
+def test_pauses_job_when_its_hours_are_used_up(jobs):
+    job_id = jobs.start(steps=3, budget=Budget(hours=1e-6))
+    jobs.until_state(job_id, JobState.PAUSED)
+    assert "hours are used" in jobs.service.job(job_id).reason
 
 
 # --- settings ---
 
 
-def test_keeps_changed_setting_the_same_for_killed_and_resumed_job(lab, smooth):
+def test_keeps_changed_setting_the_same_for_killed_and_resumed_job(jobs, smooth):
     learned = []
     for is_killed in (False, True):
-        job_id = lab.start(**SEEDED)
-        lab.play_step(job_id)
-        recorded(lab, job_id, 1)
-        lab.tenant.change_settings(job_id, {"learning_rate": 5e-3, "entropy_coefficient": 0.05})
-        lab.play_step(job_id)
-        recorded(lab, job_id, 2)
+        job_id = jobs.start(**SEEDED)
+        jobs.play_step(job_id)
+        recorded(jobs, job_id, 1)
+        jobs.tenant.change_settings(job_id, {"learning_rate": 5e-3, "entropy_coefficient": 0.05})
+        jobs.play_step(job_id)
+        recorded(jobs, job_id, 2)
         if is_killed:
-            lab.replace_pool()
-            lab.pool.start_job(job_id)
-        lab.play_on(job_id)
-        (event,) = lab.events(job_id, "update")
+            jobs.replace_worker()
+            jobs.start_job(job_id)
+        jobs.play_on(job_id)
+        (event,) = jobs.events(job_id, "update")
         assert (event.from_step, {change.name for change in event.changes}) == (
             2,
             {"learning_rate", "entropy_coefficient"},
         )
-        rates = {step.step: step.metrics["learning_rate"] for step in lab.events(job_id, "step")}
+        rates = {step.step: step.metrics["learning_rate"] for step in jobs.events(job_id, "step")}
         assert rates == {1: 1e-3, 2: 5e-3, 3: 5e-3}
-        learned.append(lab.weights(job_id, 3))
+        learned.append(jobs.weights(job_id, 3))
     assert learned[0] == learned[1] != smooth
 
 
@@ -192,25 +190,24 @@ def test_applies_another_rate_to_written_data_from_the_next_step(lab, written):
     assert attempt["model_fingerprint"] == manifest["model_fingerprint"] != ""
 
 
-def test_passes_every_changed_setting_of_update_to_learner(lab, monkeypatch):
+def test_passes_every_changed_setting_of_update_to_learner(jobs):
     used = []
-    learn, step = PoolPolicy.forward_backward, PoolPolicy.optim_step
 
-    def forward_backward(policy, sequences, loss, **more):
-        used.append({"kl_coefficient": loss.token_losses.__self__.kl_coefficient})
-        return learn(policy, sequences, loss, **more)
+    class Noting(ScriptedPolicy):
+        def forward_backward(self, sequences, loss, *, totals=None):
+            used.append({"kl_coefficient": loss.token_losses.__self__.kl_coefficient})
+            return super().forward_backward(sequences, loss, totals=totals)
 
-    def optim_step(policy, **settings):
-        used[-1] |= {name: settings[name] for name in ("max_grad_norm", "weight_decay")}
-        return step(policy, **settings)
+        def optim_step(self, **settings):
+            used[-1] |= {name: settings[name] for name in ("max_grad_norm", "weight_decay")}
+            return super().optim_step(**settings)
 
-    monkeypatch.setattr(PoolPolicy, "forward_backward", forward_backward)
-    monkeypatch.setattr(PoolPolicy, "optim_step", optim_step)
+    jobs.policy_class = Noting
     before = {"kl_coefficient": 0.1, "max_grad_norm": 1.0, "weight_decay": 0.0}
     after = {"kl_coefficient": 0.5, "max_grad_norm": 0.25, "weight_decay": 0.01}
-    job_id = lab.start(**SEEDED | {"steps": 2}, algorithm=GRPO(group_size=2, groups_per_step=2, **before))
-    lab.play_step(job_id)
-    recorded(lab, job_id, 1)
-    lab.tenant.change_settings(job_id, after)
-    lab.play_on(job_id)
+    job_id = jobs.start(**SEEDED | {"steps": 2}, algorithm=GRPO(group_size=2, groups_per_step=2, **before))
+    jobs.play_step(job_id)
+    recorded(jobs, job_id, 1)
+    jobs.tenant.change_settings(job_id, after)
+    jobs.play_on(job_id)
     assert used == [before, after]

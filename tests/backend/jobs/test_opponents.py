@@ -43,22 +43,21 @@ def test_learns_against_somebody_who_is_not_trained(lab, opponent):
     assert all(event.agent == "x" for event in lab.events(job_id, "episode"))
 
 
-def test_plays_itself_its_past_and_anchors_alike_when_interrupted(lab):
+def test_plays_itself_its_past_and_anchors_alike_when_interrupted(jobs):
     league = League(anchors=[Scripted("random")], snapshot_every=1, past="prioritized", current_share=0.3)
     settings = {**MORE, "agents": {"x": Train(), "o": SharedWith("x")}, "self_play": league}
-    job_id = lab.start(**settings, steps=4, keep_checkpoints=1)
-    seen = [lab.play_step(job_id) for _ in range(3)]
-    lab.replace_pool()
-    lab.pool.start_job(job_id)
-    lab.play_on(job_id)
-    assert lab.state(job_id) is JobState.COMPLETED
-    assert all(step.failed_episodes == 0 for step in lab.events(job_id, "step"))
+    job_id = jobs.start(**settings, steps=4, keep_checkpoints=1)
+    seen = [jobs.play_step(job_id) for _ in range(3)]
+    jobs.take_over(job_id)
+    jobs.play_on(job_id)
+    assert jobs.state(job_id) is JobState.COMPLETED
+    assert all(step.failed_episodes == 0 for step in jobs.events(job_id, "step"))
     players = {seat.player for step in seen for request in step for seat in request.seats.values()}
     assert {"trained", "random", "past@0", "past@1"} == players
     # A past version's games were stored too, but are not the policy's own.
-    kept = KeptEpisodes(lab.config.job_files.below(f"{job_id}/{EPISODES_FOLDER}"))
-    stored = lab.tenant.stored_episodes(job_id, kept, first_step=1, last_step=3)
-    own = stored_episodes(lab.tenant.get_job(job_id).spec, stored, origin=job_id)
+    kept = KeptEpisodes(jobs.config.job_files.below(f"{job_id}/{EPISODES_FOLDER}"))
+    stored = jobs.tenant.stored_episodes(job_id, kept, first_step=1, last_step=3)
+    own = stored_episodes(jobs.tenant.get_job(job_id).spec, stored, origin=job_id)
     assert {(one.episode_id, one.agent) for one in own} == {
         (request.episode_id, agent)
         for step in seen
@@ -67,43 +66,42 @@ def test_plays_itself_its_past_and_anchors_alike_when_interrupted(lab):
         if seat.trained
     }
     # Snapshots stay as opponents beyond `keep_checkpoints`.
-    assert [view.step for view in lab.service.checkpoints(job_id, "x")] == [1, 2, 3, 4]
+    assert [view.step for view in jobs.service.checkpoints(job_id, "x")] == [1, 2, 3, 4]
 
 
-def test_keeps_bits_of_two_deterministic_policies_through_a_kill(lab):
+def test_keeps_bits_of_two_deterministic_policies_through_a_kill(jobs):
     settings = {**GAME, "agents": TWO, "deterministic": True, "steps": 2, "checkpoint_every": 1}
-    undisturbed, killed = lab.start(**settings), None
-    lab.play_on(undisturbed)
-    killed = lab.start(**settings)
-    lab.play_step(killed)
-    lab.replace_pool()
-    lab.pool.start_job(killed)
-    lab.play_on(killed)
+    undisturbed, killed = jobs.start(**settings), None
+    jobs.play_on(undisturbed)
+    killed = jobs.start(**settings)
+    jobs.play_step(killed)
+    jobs.take_over(killed)
+    jobs.play_on(killed)
     for version in (1, 2):
-        assert hashes(lab, killed, version) == hashes(lab, undisturbed, version)
-    assert None not in hashes(lab, killed, 2).values()
+        assert hashes(jobs, killed, version) == hashes(jobs, undisturbed, version)
+    assert None not in hashes(jobs, killed, 2).values()
 
 
-def test_trains_policies_in_turn_with_evaluations_from_what_was_trained(lab):
+def test_trains_policies_in_turn_with_evaluations_from_what_was_trained(jobs):
     against = EvaluateEvery(1, episodes=4, agent="o", against=Scripted("heuristic"))
     baseline = RunningBaseline(group_size=2, groups_per_step=4)
     agents = {"x": Train(algorithm=baseline), "o": Train()}
-    job_id = lab.start(**MORE, agents=agents, updates="alternate", evaluate=against, steps=2)
-    lab.play_on(job_id)
-    assert lab.state(job_id) is JobState.COMPLETED
-    first, second = (hashes(lab, job_id, version) for version in (1, 2))
+    job_id = jobs.start(**MORE, agents=agents, updates="alternate", evaluate=against, steps=2)
+    jobs.play_on(job_id)
+    assert jobs.state(job_id) is JobState.COMPLETED
+    first, second = (hashes(jobs, job_id, version) for version in (1, 2))
     assert first["o"] != second["o"]
     assert first["x"] == second["x"]
-    assert [(event.step, event.failed_episodes) for event in lab.events(job_id, "evaluation")] == [
+    assert [(event.step, event.failed_episodes) for event in jobs.events(job_id, "evaluation")] == [
         (step, 0) for step in range(3)
     ]
-    step = lab.events(job_id, "step")[0]
+    step = jobs.events(job_id, "step")[0]
     assert "policy/x/baseline_mean" in step.metrics
     assert "policy/o/trained_tokens" not in step.metrics
     begun = {"x": Train(initial_policy=f"{job_id}/x@2"), "o": Base()}
-    again = lab.start(**GAME, agents=begun, steps=1)
-    lab.play_on(again)
-    assert lab.state(again) is JobState.COMPLETED
+    again = jobs.start(**GAME, agents=begun, steps=1)
+    jobs.play_on(again)
+    assert jobs.state(again) is JobState.COMPLETED
 
 
 def test_plays_frozen_policy_to_the_end_as_it_was_trained(lab):
@@ -127,31 +125,31 @@ def test_plays_frozen_policy_to_the_end_as_it_was_trained(lab):
     assert all(step.reward_mean is not None for step in steps)
 
 
-def test_plays_ahead_by_each_policys_versions_within_the_bound(lab):
-    job_id = lab.start(**GAME, agents=TWO, max_staleness=1, steps=2)
-    lab.play_on(job_id)
-    assert lab.state(job_id) is JobState.COMPLETED
-    steps = lab.events(job_id, "step")
+def test_plays_ahead_by_each_policys_versions_within_the_bound(jobs):
+    job_id = jobs.start(**GAME, agents=TWO, max_staleness=1, steps=2)
+    jobs.play_on(job_id)
+    assert jobs.state(job_id) is JobState.COMPLETED
+    steps = jobs.events(job_id, "step")
     assert all(step.failed_episodes == 0 for step in steps)
     assert max(step.metrics["staleness_max"] for step in steps) <= 1
 
 
-def test_learns_same_bits_as_against_a_record(lab):
+def test_learns_same_bits_as_against_a_record(jobs):
     settings = {**GAME, "deterministic": True, "steps": 2, "collapse_guard": False}
-    together = lab.start(**settings, agents=TWO)
-    lab.play_on(together)
+    together = jobs.start(**settings, agents=TWO)
+    jobs.play_on(together)
     for agent, other in (("x", "o"), ("o", "x")):
         agents = {name: TWO[name] if name == agent else Replay(together) for name in TWO}
-        alone = lab.start(**settings, agents=agents, rollout="server")
-        lab.play_on(alone)
-        assert lab.state(alone) is JobState.COMPLETED
-        assert hashes(lab, alone, 2)[agent] == hashes(lab, together, 2)[agent] is not None
-        assert other not in lab.service.policies_of(alone)
+        alone = jobs.start(**settings, agents=agents, rollout="server")
+        jobs.play_on(alone)
+        assert jobs.state(alone) is JobState.COMPLETED
+        assert hashes(jobs, alone, 2)[agent] == hashes(jobs, together, 2)[agent] is not None
+        assert other not in jobs.service.policies_of(alone)
 
 
-def test_meets_newest_version_in_league_while_playing_ahead(lab):
+def test_meets_newest_version_in_league_while_playing_ahead(jobs):
     agents = {"x": Train(), "o": League(anchors=[], anchor_share=0, current_share=1.0)}
-    job_id = lab.start(**GAME, agents=agents, max_staleness=1, steps=3)
-    lab.play_on(job_id)
-    assert lab.state(job_id) is JobState.COMPLETED
-    assert all(step.failed_episodes == 0 for step in lab.events(job_id, "step"))
+    job_id = jobs.start(**GAME, agents=agents, max_staleness=1, steps=3)
+    jobs.play_on(job_id)
+    assert jobs.state(job_id) is JobState.COMPLETED
+    assert all(step.failed_episodes == 0 for step in jobs.events(job_id, "step"))

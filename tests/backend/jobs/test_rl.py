@@ -76,13 +76,12 @@ def test_keeps_untrained_model_as_version_0_after_any_publish(lab):
     assert untrained.sampling_logprobs != pytest.approx(sample(lab, job_id).sampling_logprobs, abs=1e-3)
 
 
-def test_counts_what_a_script_handed_in_after_a_restart(lab):
-    job_id = lab.start(rollout="script", deterministic=True)
-    first, *others = lab.lease(job_id)
-    assert lab.submit(job_id, lab.play([first])) == ["accepted"]
-    lab.replace_pool()
-    lab.pool.start_job(job_id)
-    assert {request.episode_id for request in lab.lease(job_id)} == {other.episode_id for other in others}
+def test_counts_what_a_script_handed_in_after_a_restart(jobs):
+    job_id = jobs.start(rollout="script", deterministic=True)
+    first, *others = jobs.lease(job_id)
+    assert jobs.submit(job_id, jobs.play([first])) == ["accepted"]
+    jobs.take_over(job_id)
+    assert {request.episode_id for request in jobs.lease(job_id)} == {other.episode_id for other in others}
 
 
 @pytest.mark.parametrize("adapter", [LoRA(), FullParameters()])
@@ -156,29 +155,29 @@ def test_changes_what_is_learned_by_every_initial_setting(lab):
     assert lab.that_learn_the_same(others) == []
 
 
-def test_counts_learned_tokens_once(lab):
+def test_counts_learned_tokens_once(jobs):
     algorithm = GRPO(group_size=2, groups_per_step=12, updates_per_step=2, minibatches=2)
-    sound = lab.start(steps=1, algorithm=algorithm)
-    lab.play_on(sound)
-    (step,) = lab.events(sound, "step")
+    sound = jobs.start(steps=1, algorithm=algorithm)
+    jobs.play_on(sound)
+    (step,) = jobs.events(sound, "step")
     assert step.trained_tokens == step.sampled_tokens > 0
     assert step.records is None
     environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3})
-    fickle = lab.start(environment=environment, steps=1, max_failed_fraction=1.0, algorithm=algorithm)
-    lab.play_on(fickle)
-    (step,) = lab.events(fickle, "step")
+    fickle = jobs.start(environment=environment, steps=1, max_failed_fraction=1.0, algorithm=algorithm)
+    jobs.play_on(fickle)
+    (step,) = jobs.events(fickle, "step")
     assert step.failed_episodes
     assert 0 < step.trained_tokens < step.sampled_tokens
 
 
-def test_warns_once_of_rewards_that_tell_no_episode_apart(lab):
-    job_id = lab.start(environment=EnvironmentRef(id="test/Fickle-v0", kwargs={"pay": 0.0}), steps=3)
-    lab.play_on(job_id)
-    (warning,) = lab.events(job_id, "warning")
+def test_warns_once_of_rewards_that_tell_no_episode_apart(jobs):
+    job_id = jobs.start(environment=EnvironmentRef(id="test/Fickle-v0", kwargs={"pay": 0.0}), steps=3)
+    jobs.play_on(job_id)
+    (warning,) = jobs.events(job_id, "warning")
     assert (warning.name, warning.step) == ("nothing_to_compare", 1)
-    told_apart = lab.start(steps=1)
-    lab.play_on(told_apart)
-    assert not lab.events(told_apart, "warning")
+    told_apart = jobs.start(steps=1)
+    jobs.play_on(told_apart)
+    assert not jobs.events(told_apart, "warning")
 
 
 @pytest.mark.parametrize("skip", [True, False])
@@ -205,18 +204,18 @@ def test_leaves_policy_as_is_after_step_without_signal_counting_updates(lab, ski
     assert lab.events(paid, "step")[0].metrics["skipped_updates"] == 0.0
 
 
-def test_compares_kept_failure_at_its_first_completion_turn_by_turn(lab):
-    job_id = lab.start(
+def test_compares_kept_failure_at_its_first_completion_turn_by_turn(jobs):
+    job_id = jobs.start(
         environment=EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3}),
         steps=1,
         on_failure="keep",
         max_failed_fraction=1.0,
         algorithm=GRPO(group_size=4, groups_per_step=6, credit="turn"),
     )
-    lab.submit(job_id, lab.play(lab.lease(job_id)))
-    lab.until(job_id, lambda: lab.state(job_id).final)
-    assert lab.state(job_id) is JobState.COMPLETED, lab.events(job_id, "state")[-1]
-    (step,) = lab.events(job_id, "step")
+    jobs.submit(job_id, jobs.play(jobs.lease(job_id)))
+    jobs.until(job_id, lambda: jobs.state(job_id).final)
+    assert jobs.state(job_id) is JobState.COMPLETED, jobs.events(job_id, "state")[-1]
+    (step,) = jobs.events(job_id, "step")
     assert 0 < step.failed_episodes < 24
     assert step.turns == 24
     assert step.trained_tokens == step.sampled_tokens
@@ -267,16 +266,16 @@ def test_learns_from_the_segments_that_dropped_reasoning_leaves(lab, register_en
     assert all(len(result.trajectory.segments) == 1 for result in lab.play(lab.lease(kept)))
 
 
-def test_keeps_what_job_learned_when_environment_breaks_late(lab):
-    job_id = lab.start(steps=5)
-    lab.play_step(job_id)
+def test_keeps_what_job_learned_when_environment_breaks_late(jobs):
+    job_id = jobs.start(steps=5)
+    jobs.play_step(job_id)
     broken = [
         result.model_copy(update={"trajectories": [failed(result.trajectory)]})
-        for result in lab.play(lab.lease(job_id))
+        for result in jobs.play(jobs.lease(job_id))
     ]
-    lab.submit(job_id, broken)
-    lab.until_state(job_id, JobState.FAILED)
-    assert [checkpoint.step for checkpoint in lab.events(job_id, "checkpoint")] == [1]
+    jobs.submit(job_id, broken)
+    jobs.until_state(job_id, JobState.FAILED)
+    assert [checkpoint.step for checkpoint in jobs.events(job_id, "checkpoint")] == [1]
 
 
 def test_leaves_nothing_to_play_after_death_past_last_checkpoint(lab, monkeypatch):

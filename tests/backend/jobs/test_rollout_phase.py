@@ -9,17 +9,17 @@ from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.trajectory.trajectory import StopReason
 
 
-def test_names_and_counts_failed_episodes_left_out(lab):
+def test_names_and_counts_failed_episodes_left_out(jobs):
     environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3})
-    job_id = lab.start(
+    job_id = jobs.start(
         environment=environment,
         steps=1,
         max_failed_fraction=0.9,
         algorithm=GRPO(group_size=2, groups_per_step=12),
     )
-    lab.play_on(job_id)
-    step = lab.events(job_id, "step")[0]
-    warning = lab.events(job_id, "warning")[0]
+    jobs.play_on(job_id)
+    step = jobs.events(job_id, "step")[0]
+    warning = jobs.events(job_id, "warning")[0]
     assert 0 < step.failed_episodes == step.stop_reasons["environment_error"] == warning.count < 24
     assert warning.name == "environment_error"
     assert "the machine is broken" in warning.message
@@ -27,24 +27,24 @@ def test_names_and_counts_failed_episodes_left_out(lab):
 
 
 @pytest.mark.parametrize("most", [0.1, 0.9])
-def test_says_on_completion_that_it_lost_many_episodes(lab, most):
+def test_says_on_completion_that_it_lost_many_episodes(jobs, most):
     environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3})
     algorithm = GRPO(group_size=2, groups_per_step=12)
     limits = {"max_failed_fraction": 1.0, "warn_failed_fraction": most}
-    job_id = lab.start(environment=environment, steps=2, algorithm=algorithm, **limits)
-    lab.play_on(job_id)
-    assert lab.state(job_id) is JobState.COMPLETED
-    failed = sum(step.failed_episodes for step in lab.events(job_id, "step"))
-    lost = [event for event in lab.events(job_id, "warning") if event.name == "episodes_lost"]
+    job_id = jobs.start(environment=environment, steps=2, algorithm=algorithm, **limits)
+    jobs.play_on(job_id)
+    assert jobs.state(job_id) is JobState.COMPLETED
+    failed = sum(step.failed_episodes for step in jobs.events(job_id, "step"))
+    lost = [event for event in jobs.events(job_id, "warning") if event.name == "episodes_lost"]
     assert [(event.count, event.step) for event in lost] == ([(failed, 2)] if most == 0.1 else [])
 
 
-def test_drops_keeps_or_replays_failed_episode_as_the_job_says(lab):
+def test_drops_keeps_or_replays_failed_episode_as_the_job_says(jobs):
     # Episodes of a group that fail leave the others to be compared.
     environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3})
     weights, retried = {}, {}
     for on_failure in ("drop", "keep", "retry:1"):
-        job_id = lab.start(
+        job_id = jobs.start(
             environment=environment,
             steps=1,
             on_failure=on_failure,
@@ -52,21 +52,24 @@ def test_drops_keeps_or_replays_failed_episode_as_the_job_says(lab):
             algorithm=GRPO(group_size=4, groups_per_step=6),
             deterministic=True,
         )
-        lab.play_on(job_id)
-        (step,) = lab.events(job_id, "step")
-        assert lab.state(job_id) is JobState.COMPLETED
+        jobs.play_on(job_id)
+        (step,) = jobs.events(job_id, "step")
+        assert jobs.state(job_id) is JobState.COMPLETED
         assert 0 < step.failed_episodes < 24
-        weights[on_failure], retried[on_failure] = lab.weights(job_id, 1), step.metrics["retried_episodes"]
+        weights[on_failure], retried[on_failure] = (
+            jobs.weights(job_id, 1),
+            step.metrics["retried_episodes"],
+        )
         failed = step.failed_episodes
     # Its seed makes the environment fail again, so a retry ends as a drop does; it is counted.
     assert weights["drop"] == weights["retry:1"] != weights["keep"]
     assert retried == {"drop": 0.0, "keep": 0.0, "retry:1": failed}
 
 
-def test_fails_job_with_too_many_failed_episodes_and_names_them(lab):
-    job_id = lab.start(environment=EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 1.0}))
-    lab.play_on(job_id)
-    end = lab.events(job_id, "state")[-1]
+def test_fails_job_with_too_many_failed_episodes_and_names_them(jobs):
+    job_id = jobs.start(environment=EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 1.0}))
+    jobs.play_on(job_id)
+    end = jobs.events(job_id, "state")[-1]
     assert (end.state, end.error.type) == (JobState.FAILED, "TooManyFailedEpisodesError")
     assert end.error.field == "max_failed_fraction"
 
@@ -88,19 +91,19 @@ def test_fails_job_with_too_many_failed_episodes_and_names_them(lab):
         ),
     ],
 )
-def test_says_why_and_whose_fault_ended_by_failed_episodes(lab, reason, error, shown, hint):
-    job_id = lab.start()
+def test_says_why_and_whose_fault_ended_by_failed_episodes(jobs, reason, error, shown, hint):
+    job_id = jobs.start()
     failed = [
         result.model_copy(
             update={
                 "trajectories": [result.trajectory.model_copy(update={"stop_reason": reason, "error": error})]
             }
         )
-        for result in lab.play(lab.lease(job_id))
+        for result in jobs.play(jobs.lease(job_id))
     ]
-    lab.submit(job_id, failed)
-    lab.until_state(job_id, JobState.FAILED)
-    end = lab.events(job_id, "state")[-1]
+    jobs.submit(job_id, failed)
+    jobs.until_state(job_id, JobState.FAILED)
+    end = jobs.events(job_id, "state")[-1]
     assert shown in end.error.message
     assert hint in end.error.hint
 
@@ -122,26 +125,26 @@ def failed(trajectory):
     )
 
 
-def test_tells_two_clients_of_each_other_once(lab):
-    job_id = lab.start(steps=2)
+def test_tells_two_clients_of_each_other_once(jobs):
+    job_id = jobs.start(steps=2)
     first, second = "client-here-1-aa", "client-there-2-bb"
-    leased = lab.lease(job_id, most=1, worker_id=first)
-    lab.lease(job_id, most=0, worker_id=second, wait_seconds=0)
-    lab.lease(job_id, most=0, worker_id=first, wait_seconds=0)
-    lab.until(job_id, lambda: lab.events(job_id, "warning"))
-    (warning,) = lab.events(job_id, "warning")
+    leased = jobs.lease(job_id, most=1, worker_id=first)
+    jobs.lease(job_id, most=0, worker_id=second, wait_seconds=0)
+    jobs.lease(job_id, most=0, worker_id=first, wait_seconds=0)
+    jobs.until(job_id, lambda: jobs.events(job_id, "warning"))
+    (warning,) = jobs.events(job_id, "warning")
     assert (warning.name, warning.count) == ("several_clients", 2)
     assert "client-here-1" in warning.message
     assert "client-there-2" in warning.message
-    lab.submit(job_id, lab.play(leased))
-    lab.lease(job_id, most=0, worker_id=second, wait_seconds=0)
-    lab.play_on(job_id)
-    assert [one.name for one in lab.events(job_id, "warning")] == ["several_clients"]
+    jobs.submit(job_id, jobs.play(leased))
+    jobs.lease(job_id, most=0, worker_id=second, wait_seconds=0)
+    jobs.play_on(job_id)
+    assert [one.name for one in jobs.events(job_id, "warning")] == ["several_clients"]
 
 
-def test_tells_nobody_of_environments_of_one_process(lab):
-    job_id = lab.start(steps=1)
+def test_tells_nobody_of_environments_of_one_process(jobs):
+    job_id = jobs.start(steps=1)
     for worker in ("script-here-1-aa", "script-here-1-bb", "script-here-1-aa"):
-        lab.lease(job_id, most=0, worker_id=worker, wait_seconds=0)
-    lab.play_on(job_id)
-    assert not lab.events(job_id, "warning")
+        jobs.lease(job_id, most=0, worker_id=worker, wait_seconds=0)
+    jobs.play_on(job_id)
+    assert not jobs.events(job_id, "warning")

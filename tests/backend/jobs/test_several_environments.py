@@ -16,45 +16,44 @@ MIXED = {
 }
 
 
-def test_gives_each_environment_its_share_metrics_baseline_and_evaluation(lab):
-    job_id = lab.start(steps=2, evaluate=EvaluateEvery(2, episodes=3), **MIXED)
-    lab.play_on(job_id)
-    assert lab.state(job_id) is JobState.COMPLETED
-    for step in lab.events(job_id, "step"):
+def test_gives_each_environment_its_share_metrics_baseline_and_evaluation(jobs):
+    job_id = jobs.start(steps=2, evaluate=EvaluateEvery(2, episodes=3), **MIXED)
+    jobs.play_on(job_id)
+    assert jobs.state(job_id) is JobState.COMPLETED
+    for step in jobs.events(job_id, "step"):
         metrics = step.metrics
         assert metrics[f"environment/{ALIKE}/episodes"] + metrics[f"environment/{WELL}/episodes"] == 8
         assert metrics[f"environment/{ALIKE}/reward_mean"] == 0 < metrics[f"environment/{WELL}/reward_mean"]
         # Compared across environments, those of the one that pays nothing would all be below the mean.
         assert metrics["zero_variance_groups"] == metrics[f"environment/{ALIKE}/episodes"] / 2
         assert f"environment/{WELL}/env/letters" in metrics
-    done = [(one.step, one.name) for one in lab.events(job_id, "evaluation")]
+    done = [(one.step, one.name) for one in jobs.events(job_id, "evaluation")]
     assert done == [(step, name) for step in (0, 2) for name in (ALIKE, WELL)]
 
 
-def test_plays_same_environments_again_after_a_kill(lab):
-    job_id = lab.start(steps=1, **MIXED)
-    before = {request.episode_id: request.environment for request in lab.lease(job_id)}
-    lab.replace_pool()
-    lab.pool.start_job(job_id)
+def test_plays_same_environments_again_after_a_kill(jobs):
+    job_id = jobs.start(steps=1, **MIXED)
+    before = {request.episode_id: request.environment for request in jobs.lease(job_id)}
+    jobs.take_over(job_id)
     after = {}
     while len(after) < 8:
-        after |= {request.episode_id: request.environment for request in lab.lease(job_id)}
+        after |= {request.episode_id: request.environment for request in jobs.lease(job_id)}
     assert before.items() <= after.items()
     assert len({environment.model_dump_json() for environment in after.values()}) == 2
 
 
-def test_cuts_metrics_of_too_many_environments_and_goes_on(lab):
+def test_cuts_metrics_of_too_many_environments_and_goes_on(jobs):
     kwargs = [{"pay": float(-number)} for number in range(12)]
-    job_id = lab.start(
+    job_id = jobs.start(
         steps=1,
         environment={"id": "test/Fickle-v0", "kwargs": kwargs[0]},
         environments=[{"id": "test/Fickle-v0", "kwargs": own, "weight": 1} for own in kwargs],
         algorithm=GRPO(group_size=2, groups_per_step=12, baseline="batch"),
     )
-    lab.submit(job_id, [_with_many_metrics(result) for result in lab.play(lab.lease(job_id))])
-    lab.until(job_id, lambda: lab.state(job_id).final)
-    assert lab.state(job_id) is JobState.COMPLETED
-    (step,) = lab.events(job_id, "step")
+    jobs.submit(job_id, [_with_many_metrics(result) for result in jobs.play(jobs.lease(job_id))])
+    jobs.until(job_id, lambda: jobs.state(job_id).final)
+    assert jobs.state(job_id) is JobState.COMPLETED
+    (step,) = jobs.events(job_id, "step")
     assert len(step.metrics) == MOST_METRICS_OF_STEP
     assert step.metrics["metrics_left_out"] > 200
 

@@ -91,14 +91,14 @@ def test_runs_jobs_of_different_kinds_on_one_pool_undisturbed(lab, written):
     assert together == alone
 
 
-def test_keeps_what_a_cancelled_job_learned(lab, written):
-    job_id = written.start("sft", ROWS, steps=100_000)
-    lab.until(job_id, lambda: lab.service.job(job_id).step >= 3)
-    lab.tenant.request_cancel(job_id)
-    lab.until(job_id, lambda: lab.state(job_id).final)
-    assert lab.state(job_id) is JobState.CANCELLED
-    (checkpoint,) = lab.events(job_id, "checkpoint")
-    assert checkpoint.step == lab.service.job(job_id).step
+def test_keeps_what_a_cancelled_job_learned(jobs, written_jobs):
+    job_id = written_jobs.start("sft", ROWS, steps=100_000)
+    jobs.until(job_id, lambda: jobs.service.job(job_id).step >= 3)
+    jobs.tenant.request_cancel(job_id)
+    jobs.until(job_id, lambda: jobs.state(job_id).final)
+    assert jobs.state(job_id) is JobState.CANCELLED
+    (checkpoint,) = jobs.events(job_id, "checkpoint")
+    assert checkpoint.step == jobs.service.job(job_id).step
 
 
 def test_measures_held_out_part_without_training_on_it(lab, written):
