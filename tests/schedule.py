@@ -24,8 +24,8 @@ RECORD = Path(__file__).with_name("durations.json")
 QUICK_SECONDS = 1
 """`--quick` leaves out files that take longer."""
 
-_SHARED = ("tests/journeys/",)
-"""Folders whose files share a service."""
+_SHARED = ("tests/journeys/", "tests/backend/learner/parallel/")
+"""Folders whose files share a service or other processes."""
 
 
 def group_of(node_id: str) -> str:

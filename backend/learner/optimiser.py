@@ -11,7 +11,7 @@ from backend.learner.adamw import stepper
 from backend.learner.parallel.divided import whole
 from backend.learner.pass_results import OptimStepResult
 from tinkergym.errors import ConflictError, NonFiniteLossError
-from tinkergym.schema.optimizer import AdamW
+from tinkergym.schema.optimizer import MAX_GRAD_NORM, WEIGHT_DECAY, AdamW
 
 DEFAULT = AdamW()
 
@@ -49,8 +49,8 @@ class PolicyOptimiser:
         self,
         *,
         learning_rate: float,
-        max_grad_norm: float = 1.0,
-        weight_decay: float = 0.0,
+        max_grad_norm: float = MAX_GRAD_NORM,
+        weight_decay: float = WEIGHT_DECAY,
         value_learning_rate: float | None = None,
         skip_zero_gradient: bool = True,
     ) -> OptimStepResult:

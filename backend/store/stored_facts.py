@@ -62,19 +62,6 @@ class FactStore:
             fenced(connection, lease)
             write_facts(connection, lease.job_id, rows)
 
-    def has_fact(self, job_id: str, kind: FactKind, number: int, agent: str = "") -> bool:
-        """Return whether any attempt recorded this."""
-        with self._db.read() as connection:
-            found = connection.execute(
-                select(facts.c.number).where(
-                    facts.c.job_id == job_id,
-                    facts.c.kind == kind,
-                    facts.c.number == number,
-                    facts.c.agent == agent,
-                )
-            )
-            return found.first() is not None
-
     def facts(self, job_id: str, kind: FactKind) -> list[bytes]:
         """Return the facts of one kind as JSON, by number and attempt."""
         with self._db.read() as connection:

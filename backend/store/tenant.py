@@ -25,12 +25,9 @@ from backend.store.job_rows import (
 from backend.store.journal import evaluation_events
 from backend.store.keys import LOCAL_TENANT
 from backend.store.policies import (
-    PolicyRecord,
     add_policy,
     forget_policies,
     policies_by_agent,
-    policy_record,
-    policy_row,
     references_of,
 )
 from backend.store.postgres import DuplicateRowError
@@ -285,21 +282,6 @@ class TenantStore(TenantRuns):
         with self._db.read() as connection:
             self._own(connection, job_id)
             return policies_by_agent(connection, job_id)
-
-    def get_policy(self, policy_id: str) -> PolicyRecord:
-        """Return one policy.
-
-        Raises:
-            NotFoundError: It does not exist or is another tenant's.
-        """
-        with self._db.read() as connection:
-            row = policy_row(connection, policy_id)
-        if row is None or row.tenant_id != self.tenant_id:
-            raise NotFoundError(
-                f"there is no policy {policy_id!r}",
-                hint="`client.find_policy(JOB_ID)` returns the id of a job's policy",
-            )
-        return policy_record(row)
 
     def find_policy(self, ref: PolicyRef, *, field: str = "policy") -> ReferredPolicy:
         """Return the policy that a reference names, with its stored versions.

@@ -128,6 +128,11 @@ class Lab(WatchedJobs):
         self.close_pool(in_peace=in_peace)
         self.start_pool()
 
+    def take_over(self, job_id: str) -> None:
+        """Kill the worker, and let another take this job."""
+        self.replace_pool()
+        self.start_job(job_id)
+
     def close_pool(self, *, in_peace: bool = False) -> None:
         """End the worker; see `Site.close_pool`."""
         self.connection.close()

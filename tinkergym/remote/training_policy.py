@@ -23,6 +23,7 @@ from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.schema.events import JobState
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.view import JobView
+from tinkergym.schema.optimizer import MAX_GRAD_NORM, WEIGHT_DECAY
 from tinkergym.schema.parsing import parse
 from tinkergym.schema.policy_calls import (
     CallResult,
@@ -124,7 +125,11 @@ class TrainingPolicy:
         return self._add(call, lambda result: result.model_copy(update={"loss": loss}))
 
     def optim_step(
-        self, learning_rate: float, *, max_grad_norm: float = 1.0, weight_decay: float = 0.0
+        self,
+        learning_rate: float,
+        *,
+        max_grad_norm: float = MAX_GRAD_NORM,
+        weight_decay: float = WEIGHT_DECAY,
     ) -> Future[CallResult]:
         """Apply the gradient with AdamW and clear it."""
         step = {"learning_rate": learning_rate, "max_grad_norm": max_grad_norm, "weight_decay": weight_decay}

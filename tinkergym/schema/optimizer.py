@@ -24,15 +24,19 @@ class AdamW(Choice):
     (arXiv:2110.02861), and requires the package bitsandbytes on the service's machine."""
 
 
+MAX_GRAD_NORM, WEIGHT_DECAY = 1.0, 0.0
+"""Of a step that does not say otherwise."""
+
+
 class OptimizerStep(TypedDict, total=False):
     """The settings of one step."""
 
     learning_rate: Required[float]
     """For the policy's weights."""
     max_grad_norm: float
-    """Limit for the norm of the policy's gradient, and separately for the value head's; 1 if not given."""
+    """Limit for the norm of the policy's gradient, and separately for the value head's."""
     weight_decay: float
-    """Of the policy's weights; 0 if not given."""
+    """Of the policy's weights."""
     value_learning_rate: float
     """For the value head, if there is one; if not given, the policy's."""
     skip_zero_gradient: bool
@@ -48,8 +52,8 @@ class Optimized(UserSettings):
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Constant, or decaying from `learning_rate` at the first step towards 0 at the last."""
     warmup_steps: int = Field(0, ge=0, le=10**9)
-    max_grad_norm: float = Field(1.0, gt=0)
-    weight_decay: float = Field(0.0, ge=0, le=1e6)
+    max_grad_norm: float = Field(MAX_GRAD_NORM, gt=0)
+    weight_decay: float = Field(WEIGHT_DECAY, ge=0, le=1e6)
 
     def optimizer_step(self, step: int, steps: int) -> OptimizerStep:
         """Return the settings of train step `step` (the first is 1) out of `steps`."""

@@ -11,6 +11,7 @@ from tinkergym.schema.events import ErrorView, JobState
 from tinkergym.schema.ids import DEFINITE_POLICY_REF
 from tinkergym.schema.jobs.parts import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from tinkergym.schema.model import UserSettings, WireModel
+from tinkergym.schema.optimizer import MAX_GRAD_NORM, WEIGHT_DECAY
 from tinkergym.trajectory.content_parts import MOST_PARTS, ImageSpan, misplaced_image
 from tinkergym.trajectory.trajectory import LARGEST_REWARD, MOST_TOKENS, Logprob, TokenId
 
@@ -87,8 +88,8 @@ class OptimStep(UserSettings):
 
     op: Literal["optim_step"] = "optim_step"
     learning_rate: float = Field(gt=0, le=10)
-    max_grad_norm: float = Field(1.0, gt=0)
-    weight_decay: float = Field(0.0, ge=0, le=1e6)
+    max_grad_norm: float = Field(MAX_GRAD_NORM, gt=0)
+    weight_decay: float = Field(WEIGHT_DECAY, ge=0, le=1e6)
 
 
 class Logprobs(WireModel):

@@ -181,7 +181,7 @@ def test_recomputes_an_episodes_past_after_publish(subject, answers, check):
 
 
 def test_never_answers_from_another_policy_while_policies_change(subject, answers, check):
-    """A thousand requests; of each wave's policies some are new, some published anew, some retired."""
+    """Six hundred requests; of each wave's policies some are new, some published anew, some retired."""
     waiting, found, lock, last = {}, {}, threading.Lock(), threading.Semaphore(0)
 
     def deliver(batch):
@@ -192,7 +192,7 @@ def test_never_answers_from_another_policy_while_policies_change(subject, answer
                 last.release()
 
     names = [f"p{i}" for i in range(5)]
-    for wave in range(10):
+    for wave in range(6):
         for number, name in enumerate(names):
             if (wave + number) % 3 == 0:
                 subject.publish(name, wave, subject.weights(100 * wave + number))
@@ -223,8 +223,8 @@ def test_never_answers_from_another_policy_while_policies_change(subject, answer
     gone = {name: answer for name, answer in found.items() if name not in done}
     assert {answer.error.type for answer in gone.values()} <= {"PolicyVersionGoneError"}
     # Only what a later wave published over or retired is refused: never the base model, nor the last wave.
-    assert all(waiting[name].policy and not name.startswith("9-") for name in gone)
-    assert len(done) >= 700
+    assert all(waiting[name].policy and not name.startswith("5-") for name in gone)
+    assert len(done) >= 400
     requests = [waiting[name] for name in done]
     assert all(done[r.request_id].policy_version == r.policy_version for r in requests)
     check(requests, done)

@@ -27,7 +27,7 @@ def distill(lab, teacher, **settings):
         **settings,
     }
     job_id = lab.tenant.create_job(parse_spec(spec), {}).job_id
-    lab.pool.start_job(job_id)
+    lab.start_job(job_id)
     return job_id
 
 
@@ -129,9 +129,8 @@ def test_stops_a_distillation_before_it_learns_from_drifted_engine(lab):
     assert lab.events(student, "step") == []
 
 
-def test_changes_what_is_learned_by_every_distillation_setting(lab, written):
-    teacher = written.run("sft", SAYS, steps=3, batch_size=1, learning_rate=1e-2)
-    jobs = [
+def test_changes_what_is_learned_by_every_distillation_setting(jobs):
+    changes = [
         {},
         {},
         {"learning_rate": 2e-3},
@@ -145,7 +144,7 @@ def test_changes_what_is_learned_by_every_distillation_setting(lab, written):
         {"seed": 1},
     ]
     learned = {}
-    for settings in jobs:
+    for settings in changes:
         # Three steps, so that a schedule shows; lockstep, so that nothing but the setting can differ.
         common = {
             "steps": 3,
@@ -153,11 +152,11 @@ def test_changes_what_is_learned_by_every_distillation_setting(lab, written):
             "deterministic": True,
             "sampling": {"max_turn_tokens": 4},
         }
-        student = distill(lab, f"{teacher}@3", **common | settings)
-        lab.play_on(student)
-        assert lab.state(student) is JobState.COMPLETED
-        learned.setdefault(lab.weights(student, 3), []).append(settings)
-        rates = [step.metrics["learning_rate"] for step in lab.events(student, "step")]
+        student = distill(jobs, "teacher", **common | settings)
+        jobs.play_on(student)
+        assert jobs.state(student) is JobState.COMPLETED
+        learned.setdefault(jobs.weights(student, 3), []).append(settings)
+        rates = [step.metrics["learning_rate"] for step in jobs.events(student, "step")]
         factors = {"linear": [1, 2 / 3, 1 / 3], "cosine": [1, 0.75, 0.25]}.get(
             settings.get("lr_schedule"), [0.5, 1, 1] if "warmup_steps" in settings else [1, 1, 1]
         )

@@ -125,7 +125,9 @@ def test_takes_the_policy_it_began_with_as_its_reference(lab, written):
     assert first.metrics["logprob_rejected"] > -3 > first.metrics["logprob_chosen"]
 
 
-@pytest.mark.parametrize("beginning", ["the model", "another job"])
+@pytest.mark.parametrize(
+    "beginning", [pytest.param("the model", marks=pytest.mark.full("as another job")), "another job"]
+)
 def test_restores_lost_reference_from_the_beginning(lab, written, learner, beginning):
     learner.hold_at = math.inf
     settings = {"steps": 6, "batch_size": 2, "learning_rate": 1e-2, "checkpoint_every": 2, "held_out": 0.25}

@@ -20,20 +20,25 @@ from tinkergym.schema.sampling import SampleRequest
 from tinkergym.trajectory.trajectory import StopReason
 
 
-def test_trains_in_bfloat16_within_its_wider_threshold(make_lab):
-    labs = [make_lab(dtype, dtype=dtype) for dtype in ("float32", "bfloat16")]
-    for adapter in (LoRA(rank=4), FullParameters()):
-        first = []
-        for lab in labs:
-            job_id = lab.start(adapter=adapter, steps=2)
-            lab.play_on(job_id)
-            assert lab.state(job_id) is JobState.COMPLETED, lab.events(job_id, "state")[-1]
-            steps = lab.events(job_id, "step")
-            first.append(steps[0].metrics["sampled_entropy"])
-        # The same episodes, as far as rounding does not make other tokens of them.
-        assert abs(first[1] - first[0]) > 1e-5
-        assert max(step.metrics["parity_mean"] for step in steps) <= 2e-2
-        assert lab.weights(job_id, 1) != lab.weights(job_id, 2)
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        LoRA(rank=4),
+        pytest.param(FullParameters(), marks=pytest.mark.full("rounds as an adapter")),
+    ],
+)
+def test_trains_in_bfloat16_within_its_wider_threshold(lab, make_lab, adapter):
+    rounded, first = make_lab("bfloat16", dtype="bfloat16"), []
+    for one in (lab, rounded):
+        job_id = one.start(adapter=adapter, steps=2)
+        one.play_on(job_id)
+        assert one.state(job_id) is JobState.COMPLETED, one.events(job_id, "state")[-1]
+        steps = one.events(job_id, "step")
+        first.append(steps[0].metrics["sampled_entropy"])
+    # The same episodes, as far as rounding does not make other tokens of them.
+    assert abs(first[1] - first[0]) > 1e-5
+    assert max(step.metrics["parity_mean"] for step in steps) <= 2e-2
+    assert rounded.weights(job_id, 1) != rounded.weights(job_id, 2)
 
 
 @pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])
@@ -222,6 +227,7 @@ def test_compares_kept_failure_at_its_first_completion_turn_by_turn(jobs):
     assert step.metrics["parity_max"] <= 1e-5
 
 
+@pytest.mark.full("as in `test_environment_process` and `test_stall_watchdog`, in a job")
 def test_loses_only_episodes_of_environment_that_kills_its_process(lab, register_environment):
     register_environment("test/Dies-v0", "tinkergym.testing.faults:Dies")
     job_id = lab.start(

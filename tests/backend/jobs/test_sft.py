@@ -20,17 +20,22 @@ PAIRS = [{"prompt": f"{a}?", "chosen": f"it is {a}", "rejected": f"no, {a + 1}"}
 def lost_after(lab, job_id, step):
     """Take the worker away once the job has recorded this step, as a kill does: nothing more is saved."""
     lab.until(job_id, lambda: lab.service.job(job_id).step >= step)
-    lab.replace_pool()
-    lab.pool.start_job(job_id)
+    lab.take_over(job_id)
     lab.until(job_id, lambda: lab.state(job_id).final)
     assert lab.service.job(job_id).attempt == 2
 
 
-@pytest.mark.parametrize(
-    ("kind", "rows", "adapter"), [("sft", ROWS, FullParameters()), ("preference", PAIRS, LoRA(rank=4))]
-)
-def test_ends_with_same_bits_after_losing_its_worker(lab, written, kind, rows, adapter):
-    settings = {"steps": 5, "batch_size": 3, "checkpoint_every": 2, "adapter": adapter, "held_out": 0.2}
+def test_ends_with_same_bits_after_losing_its_worker(lab, written):
+    repeats_after_a_kill(lab, written, "sft", ROWS, adapter=FullParameters())
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("sft", ROWS), ("preference", PAIRS)])
+def test_repeats_what_a_lost_worker_had_not_saved(jobs, written_jobs, kind, rows):
+    repeats_after_a_kill(jobs, written_jobs, kind, rows)
+
+
+def repeats_after_a_kill(lab, written, kind, rows, **settings):
+    settings = {"steps": 5, "batch_size": 3, "checkpoint_every": 2, "held_out": 0.2, **settings}
     smooth = written.run(kind, rows, **settings)
     broken = written.start(kind, rows, **settings)
     lost_after(lab, broken, 3)
@@ -155,7 +160,7 @@ def test_fails_job_whose_initial_policy_is_gone_with_a_hint(lab, written):
     )
 
 
-def test_changes_what_is_learned_by_every_setting_of_training(lab, written):
+def test_changes_what_is_learned_by_every_setting_of_training(jobs, written_jobs):
     plain = {"steps": 3, "batch_size": 3, "learning_rate": 1e-2}
     changes = [
         {},
@@ -176,6 +181,6 @@ def test_changes_what_is_learned_by_every_setting_of_training(lab, written):
     rows = [{"prompt": f"{n}?", "completion": "so " * n + "."} for n in range(12)]
     learned = {}
     for change in changes:
-        job_id = written.run("sft", rows, **{**plain, **change})
-        learned.setdefault(lab.weights(job_id, 3), []).append(change)
+        job_id = written_jobs.run("sft", rows, **{**plain, **change})
+        learned.setdefault(jobs.weights(job_id, 3), []).append(change)
     assert [same for same in learned.values() if len(same) > 1] == []

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from backend.learner.learner import Learner
-
 CONVERSATIONS = [{"prompt": f"say {number}", "completion": f"{number}"} for number in range(6)]
 PAIRS = [{"prompt": f"say {number}", "chosen": f"{number}", "rejected": "no"} for number in range(6)]
 
@@ -34,22 +32,20 @@ def test_sleeps_engine_in_each_update_and_ends_with_same_bits(labs):
 
 
 @pytest.mark.parametrize(("kind", "rows"), [("sft", CONVERSATIONS), ("preference", PAIRS)])
-def test_sleeps_engine_during_written_data_until_a_version_is_published(
-    labs, written_in, monkeypatch, kind, rows
-):
-    plain, sleepy, slept = labs
-    asleep, forward_backward = [], Learner.forward_backward
-
-    def watched(self, *arguments, **settings):
-        asleep.append(sleepy.pool.own.engine.asleep)
-        return forward_backward(self, *arguments, **settings)
-
+def test_sleeps_engine_during_written_data_until_a_version_is_published(make_jobs, written_in, kind, rows):
+    plain, sleepy = make_jobs("plain"), make_jobs("sleepy", sleep_while_learning=True)
     settings = {"steps": 5, "checkpoint_every": 2}
     expected = plain.weights(written_in(plain).run(kind, rows, **settings), 5)
-    monkeypatch.setattr(Learner, "forward_backward", watched)
     job_id = written_in(sleepy).run(kind, rows, **settings)
     assert sleepy.weights(job_id, 5) == expected
-    assert asleep == [True] * 5
+    policy = sleepy.worker.policies[job_id][""]
+    asleep, slept = False, []
+    for call in policy.calls:
+        if call == "batch":
+            assert asleep
+        if call == "sleep":
+            slept.append(call)
+        if call == "sleep" or call.startswith(("publish", "probe")):
+            asleep = call == "sleep"
     # At the beginning, and after the second and the fourth step; the last version is for whoever samples it.
-    assert slept == [True] * 3
-    assert not sleepy.pool.own.engine.asleep
+    assert (policy.calls.count("batch"), len(slept), asleep) == (5, 3, False)

@@ -109,8 +109,9 @@ def test_computes_a_sequence_alone_as_in_a_batch(learner, make_batch):
         np.testing.assert_allclose(learner.logprobs("p", [sequence])[0], found, atol=1e-6, rtol=1e-6)
 
 
-@KINDS
-@pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
+@pytest.mark.parametrize(
+    ("adapter", "aggregation"), [(ADAPTERS[0], "sequence"), (ADAPTERS[1], "token"), (ADAPTERS[1], "constant")]
+)
 def test_keeps_gradient_whatever_the_micro_batches(model_dir, batch, adapter, aggregation):
     loss = policy_loss(aggregation=aggregation, constant_tokens=10)
     found = []
@@ -131,9 +132,12 @@ def test_adds_two_calls_with_halves_up_to_the_whole(learner, batch):
 
 
 @pytest.mark.parametrize(
-    "family", ["gpt2", "llama_tied", "gemma2_softcap", "granite_scaled", "mistral_window", "phi_bias"]
+    ("family", "adapter"),
+    [
+        *((family, FullParameters()) for family in ("gemma2_softcap", "granite_scaled", "mistral_window")),
+        *((family, adapter) for family in ("gpt2", "llama_tied", "phi_bias") for adapter in ADAPTERS),
+    ],
 )
-@KINDS
 def test_computes_other_model_families_as_transformers_does(family, adapter, make_batch, tmp_path):
     _tiny(family).save_pretrained(tmp_path / "model")
     learner = Learner(tmp_path / "model")

@@ -3,6 +3,7 @@ import pytest
 from backend.store.policies import references_of
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.events import CheckpointView, JobState
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.dataset import SFTSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
@@ -21,9 +22,13 @@ def job(ada, spec):
     return ada.create_job(spec, {}, "key")
 
 
+def found(tenant, policy_id):
+    return tenant.find_policy(PolicyRef.parse(policy_id)).policy
+
+
 def test_creates_job_with_the_policy_that_it_trains(ada, job, spec):
     (policy_id,) = ada.policies_of(job.job_id).values()
-    policy = ada.get_policy(policy_id)
+    policy = found(ada, policy_id)
     assert (policy.model, policy.adapter, policy.made_by_job) == (spec.model, spec.adapter, job.job_id)
 
 
@@ -40,9 +45,9 @@ def test_trains_two_policies_by_two_jobs(ada, job, spec):
 def test_answers_for_another_tenants_policy_as_for_missing_one(store, ada, job):
     (policy_id,) = ada.policies_of(job.job_id).values()
     with pytest.raises(NotFoundError) as theirs:
-        store.tenant("bob").get_policy(policy_id)
+        found(store.tenant("bob"), policy_id)
     with pytest.raises(NotFoundError) as missing:
-        store.tenant("bob").get_policy("policy-0")
+        found(store.tenant("bob"), "policy-0")
     assert str(theirs.value.to_wire()).replace(policy_id, "policy-0") == str(missing.value.to_wire())
 
 
@@ -56,7 +61,7 @@ def test_deletes_policy_and_checkpoints_with_the_job(store, ada, job):
     ada.delete_job(job.job_id, lambda: None)
     assert store.service().checkpoints(job.job_id) == []
     with pytest.raises(NotFoundError):
-        ada.get_policy(policy_id)
+        found(ada, policy_id)
 
 
 def test_keeps_policy_of_a_job_whose_deletion_was_withdrawn(store, ada, job):
@@ -69,7 +74,7 @@ def test_keeps_policy_of_a_job_whose_deletion_was_withdrawn(store, ada, job):
     with pytest.raises(OSError):
         ada.delete_job(job.job_id, refuses)
     assert ada.policies_of(job.job_id) == policies
-    assert ada.get_policy(policies[""]).made_by_job == job.job_id
+    assert found(ada, policies[""]).made_by_job == job.job_id
 
 
 GAME = {"environment": EnvironmentRef(id="board/TicTacToe-v0"), "steps": 1}

@@ -28,14 +28,6 @@ def test_replaces_a_fact_that_is_written_again(store, lease):
     assert service.facts(lease.job_id, "step") == [b"new", b"another's"]
 
 
-def test_sees_a_fact_whatever_the_attempt(store, lease):
-    service = store.service()
-    service.add_facts(lease, [fact(3, attempt=2, kind="publish", agent="black")])
-    assert service.has_fact(lease.job_id, "publish", 3, "black")
-    assert not service.has_fact(lease.job_id, "publish", 3)
-    assert not service.has_fact(lease.job_id, "publish", 4, "black")
-
-
 def test_lets_worker_that_lost_the_job_write_none(store, lease):
     service = store.service()
     service.requeue_expired(now=1000)

@@ -226,7 +226,15 @@ class Env(tg.SingleTurnEnv):
 """
 
 
-@pytest.mark.parametrize("arguments", [["play"], ["check", "--json"], ["eval", "--json"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["play"], marks=pytest.mark.full("as `eval`")),
+        pytest.param(["check", "--json"], marks=pytest.mark.full("as `eval`")),
+        ["eval", "--json"],
+    ],
+    ids=" ".join,
+)
 def test_ends_command_on_ctrl_c_with_130_without_traceback(tmp_path, arguments):
     (tmp_path / "sleeping.py").write_text(SLEEPING)
     command, *options = arguments

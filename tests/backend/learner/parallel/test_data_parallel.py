@@ -27,8 +27,10 @@ ADAPTERS = {"lora": LoRA(rank=4, alpha=12.0), "full": FullParameters()}
 @pytest.fixture(scope="module", params=[pytest.param("copied", marks=MATRIX), "divided"])
 def group(request, model_dir):
     """With full-parameter policies that are whole on each rank, or divided over both."""
-    divide_from = 0 if request.param == "divided" else 10**9
-    with DataParallelLearner(model_dir, ranks=2, silence_seconds=240.0, divide_from=divide_from) as group:
+    if request.param == "divided":
+        yield request.getfixturevalue("divided_group")
+        return
+    with DataParallelLearner(model_dir, ranks=2, silence_seconds=240.0, divide_from=10**9) as group:
         yield group
 
 
@@ -321,6 +323,7 @@ def test_forgets_pending_gradient_on_every_rank(both, batch, tmp_path):
         group.save(name, tmp_path / "of-the-group" / name / "step-1", step=1, policy_version=1)
 
 
+@pytest.mark.full("starts two ranks of its own; `test_rank_group` has ranks that die")
 def test_raises_named_error_instead_of_hanging_on_a_dead_rank(model_dir, batch):
     # Processes of its own: the others of this file share theirs.
     with DataParallelLearner(model_dir, ranks=2, silence_seconds=240.0) as group:

@@ -26,13 +26,9 @@ FULL = FullParameters()
 UNCLIPPED = policy_loss(clip_low=1.0, clip_high=100.0)
 
 
-@pytest.fixture(scope="module")
-def group(model_dir):
-    """Cuts its batches into many micro-batches, of which one rank has more than the other."""
-    with DataParallelLearner(
-        model_dir, ranks=2, micro_batch_tokens=24, silence_seconds=240.0, divide_from=1
-    ) as group:
-        yield group
+@pytest.fixture
+def group(divided_group):
+    return divided_group
 
 
 @pytest.fixture
