@@ -232,12 +232,16 @@ def load_renderer_bundle(
     images = image_rules_of(directory)
     made_of: list[Any] = [tokenizer_json, template, special, stop_ids, most_tokens]
     made_of += [images.model_dump(exclude_none=True)] if images else []
+    given = settings.get("add_bos_token")
+    add_bos_token = given if isinstance(given, bool) else None
+    made_of += [] if add_bos_token is None else [add_bos_token]
     content = json.dumps(made_of, sort_keys=True)
     return RendererBundle(
         model=name,
         tokenizer_json=tokenizer_json,
         chat_template=template,
         special_tokens=special,
+        add_bos_token=add_bos_token,
         stop_ids=stop_ids,
         context_length=most_tokens,
         images=images,

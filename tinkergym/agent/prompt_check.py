@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenizers import Tokenizer
-
+from tinkergym.agent.document_marks import template_text_of, tokenizer_of
 from tinkergym.agent.growth import same_but_for_the_head
 from tinkergym.agent.templates import ChatTemplate
 from tinkergym.errors import TemplateError
@@ -33,8 +32,8 @@ class TemplateReference:
         Raises:
             TemplateError: The template does not compile.
         """
-        self._tokenizer: Any = Tokenizer.from_str(bundle.tokenizer_json)
-        self._template = ChatTemplate(bundle.chat_template, bundle.special_tokens)
+        self._tokenizer: Any = tokenizer_of(bundle)
+        self._template = ChatTemplate(template_text_of(bundle, self._tokenizer), bundle.special_tokens)
         self.stop_ids = frozenset(bundle.stop_ids)
         """Token ids that end a completion."""
         specials = {

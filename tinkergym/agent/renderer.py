@@ -14,6 +14,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from tinkergym.agent.document_marks import document_marks, template_text_of, tokenizer_of
 from tinkergym.agent.growth import ASKED, Reply, grows
 from tinkergym.agent.image_placeholders import (
     MARK,
@@ -106,13 +107,10 @@ class Renderer:
     @classmethod
     def from_bundle(cls, bundle: RendererBundle) -> Renderer:
         """Build the renderer of a model that the service offers."""
-        try:
-            tokenizer = Tokenizer.from_str(bundle.tokenizer_json)
-        except Exception as error:  # tokenizers raises plain Exception.
-            raise TemplateError(f"the tokenizer of {bundle.model} cannot be read: {error}") from error
+        tokenizer = tokenizer_of(bundle)
         return cls(
             tokenizer=tokenizer,
-            template=ChatTemplate(bundle.chat_template, bundle.special_tokens),
+            template=ChatTemplate(template_text_of(bundle, tokenizer), bundle.special_tokens),
             stop_ids=bundle.stop_ids,
             context_length=bundle.context_length,
             images=bundle.images,
@@ -281,11 +279,13 @@ class Renderer:
         return text[:end]
 
     def document(self, text: str) -> list[int]:
-        """Return the ids of a text outside any conversation, with the tokens around a document."""
-        marks = self._template.special_tokens
-        begin, end = (
-            self._encode_text(marks[name]) if name in marks else [] for name in ("bos_token", "eos_token")
-        )
+        """Return the ids of a text outside any conversation, with the tokens around a document.
+
+        It begins as the tokenizer's post-processor begins texts, and ends with the `eos_token` where that
+        adds no other end.
+        """
+        begin, end = document_marks(self._tokenizer)
+        end = end or self._encode_text(self._template.special_tokens.get("eos_token", ""))
         own, _ = self._encode([user(text)], lambda messages: str(messages[0]["content"]))
         return [*begin, *own, *end]
 

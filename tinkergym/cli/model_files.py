@@ -73,6 +73,7 @@ def read_bundle(directory: Path) -> RendererBundle:
         tokenizer_json=tokenizer_json,
         chat_template=template,
         special_tokens=special,
+        add_bos_token=given if isinstance(given := settings.get("add_bos_token"), bool) else None,
         stop_ids=stop_ids,
         context_length=int(
             _json(directory / "config.json").get("max_position_embeddings") or _UNKNOWN_CONTEXT

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tinkergym.agent.document_marks import template_text_of, tokenizer_of
 from tinkergym.errors import (
     CheckpointCorruptError,
     ConflictError,
@@ -249,7 +250,8 @@ def _add_tokenizer(api: Api, model: str, chat_template: str, folder: Path) -> st
     except TinkerGymError as error:
         return str(error)
     (folder / "tokenizer.json").write_text(bundle.tokenizer_json, encoding="utf-8")
-    (folder / "chat_template.jinja").write_text(bundle.chat_template, encoding="utf-8")
+    template = template_text_of(bundle, tokenizer_of(bundle))
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(
         json.dumps(_tokenizer_config(bundle), indent=2) + "\n", encoding="utf-8"
     )
@@ -264,6 +266,7 @@ def _tokenizer_config(bundle: RendererBundle) -> dict[str, Any]:
         "model_max_length": bundle.context_length,
         "clean_up_tokenization_spaces": False,
         **bundle.special_tokens,
+        **({} if bundle.add_bos_token is None else {"add_bos_token": bundle.add_bos_token}),
     }
 
 

@@ -69,6 +69,8 @@ class RendererBundle(WireModel):
     chat_template: str
     special_tokens: dict[str, str] = {}
     """bos_token, eos_token, ... as the chat template uses them."""
+    add_bos_token: bool | None = None
+    """Whether documents begin with the `bos_token`; None leaves it to the tokenizer's post-processor."""
     stop_ids: list[int] = Field(max_length=1024)
     """Token ids that end a completion."""
     context_length: int

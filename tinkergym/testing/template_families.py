@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from tinkergym.schema.views import RendererBundle
 
@@ -140,6 +140,11 @@ def family_bundle(name: str, *, context_length: int = 1024) -> RendererBundle:
     )
     tokenizer.train_from_iterator([_TEXT], trainer)
     tokenizer.add_special_tokens([AddedToken(text, special=True) for text in family.special_tokens])
+    if family.bos:  # As these models' tokenizers begin documents.
+        begin = (family.bos, tokenizer.token_to_id(family.bos))
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[family.bos, "$A"], special_tokens=[begin]
+        )
     tokenizer_json = tokenizer.to_str()
     return RendererBundle(
         model=name,
