@@ -6,7 +6,7 @@ A plain `gymnasium.Env` is accepted wherever these are.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium as gym
@@ -51,6 +51,9 @@ class TextEnv(gym.Env[str, str]):
     metadata: dict[str, Any] = {"render_modes": [], "turns": "multi", "data": "free"}  # noqa: RUF012 - Gymnasium declares it so
     system_prompt: ClassVar[str] = ""
     """Precedes the first observation unless the job sets a system prompt."""
+    template_variables: Mapping[str, Any] = {}
+    """Values of names that the model's chat template reads, such as `{"enable_thinking": False}`. Set
+    `self.template_variables` in `start` or `ask` for those of one task. A job's own replace them."""
 
     observation_space: gym.Space[str]
     action_space: gym.Space[str]
@@ -108,7 +111,8 @@ class TextEnv(gym.Env[str, str]):
         super().reset(seed=seed)
         observation = self.start(dict(options or {}))
         self._playing = True
-        return observation, {}
+        variables = self.template_variables
+        return observation, {"template_variables": dict(variables)} if variables else {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Pass the action to `reply`. A `TextEnv` never truncates: that is left to wrappers and limits.

@@ -14,6 +14,7 @@ from backend.admission.datasets import datasets_fit
 from backend.admission.facts import Check, Facts, JobCheck, ModelCatalog
 from backend.admission.origins import origins_are_definite
 from backend.admission.remote_environments import allowed, by_id, check_evaluations, secrets_are_put_away
+from backend.admission.template_settings import template_is_settled
 from backend.config import GatewayLimits, ServiceConfig
 from backend.store.tenant import TenantStore
 from tinkergym.errors import PayloadTooLargeError
@@ -55,6 +56,7 @@ CHECKS: tuple[Check, ...] = (
     engine_can_sample,
     learner_can_train,
     origins_are_definite,
+    template_is_settled,
     datasets_fit,
     environments_can_be_played,
     secrets_are_put_away,

@@ -38,6 +38,7 @@ from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.training_spec import TrainingSpec
 from tinkergym.schema.names import REMOTE_ID
 from tinkergym.schema.views import RendererBundle
 
@@ -104,17 +105,21 @@ class Preflight:
     def _seen_first(self, spec: PlayedSpec, tenant_id: str) -> Checked:
         """Make one environment, and see that the first prompt of every seat leaves room for an answer."""
         shown = spec.shown_first()
-        bundle = self._catalog.renderer(spec.model, spec.chat_template)
+        bundle = self._renderer_of(spec)
         checked = self._probe(spec, bundle, tenant_id).checked
         for agent, own in shown.items():
-            bundle = self._catalog.renderer(own.model, own.chat_template)
+            bundle = self._renderer_of(own)
             with _named(agent):
                 self._refuse_large_prompt(own, bundle, tenant_id)
         return checked
 
+    def _renderer_of(self, spec: TrainingSpec) -> RendererBundle:
+        bundle = self._catalog.renderer(spec.model, spec.chat_template)
+        return bundle.with_settings(spec.template_variables, spec.template_date)
+
     def _check_room(self, spec: PlayedSpec) -> None:
         """Refuse what cannot fit into the context of a seat's own model, whatever its prompt is."""
-        spec.require_room(1, self._catalog.renderer(spec.model, spec.chat_template).context_length)
+        spec.require_room(1, self._renderer_of(spec).context_length)
 
     def check_evaluations(self, spec: EvaluatedSpec, tenant_id: str = "") -> None:
         """Create and reset the environments in which the service will evaluate a job.
@@ -122,7 +127,7 @@ class Preflight:
         Raises:
             InvalidRequestError: As `check`, with the field `evaluate`.
         """
-        bundle = self._catalog.renderer(spec.model, spec.chat_template)
+        bundle = self._renderer_of(spec)
         for evaluation in spec.evaluations:
             environment = spec.environment_of(evaluation)
             try:
@@ -131,6 +136,8 @@ class Preflight:
                 own: PlayedSpec = spec.played or RLSpec(
                     model=spec.model,
                     chat_template=spec.chat_template,
+                    template_variables=spec.template_variables,
+                    template_date=spec.template_date,
                     environment=environment,
                     steps=1,
                     sampling=spec.sampling,

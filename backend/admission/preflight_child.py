@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend.processes.children import one_question
+from tinkergym.agent.agent_loop import variables_in
 from tinkergym.agent.image_placeholders import hashes_of
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.tool_turns import offered_tools, require_calls_readable
@@ -74,14 +75,16 @@ def examine(
     for seed in _SEEDS:
         try:
             if table is None:
-                observation, _ = env.reset(seed=seed)
+                observation, info = env.reset(seed=seed)
             else:
-                observation = first_standing(table, seed, reference.id).observation
+                first = first_standing(table, seed, reference.id)
+                observation, info = first.observation, first.info
             environment_prompt = system_prompt_of(env)
         except Exception as error:
             raise _failed_reset(error, seed, reference.id) from error
         try:
-            tokens, images = _first_prompt(renderer, observation, system_prompt, environment_prompt)
+            shown = renderer.with_tools((), {**variables_in(info), **renderer.template_variables})
+            tokens, images = _first_prompt(shown, observation, system_prompt, environment_prompt)
             longest, most_images = max(longest, tokens), max(most_images, images)
         except (InvalidImageError, UnsupportedPartError) as error:
             raise type(error)(

@@ -38,7 +38,7 @@ class Reads:
         special_tokens: Mapping[str, str],
         specials: Mapping[str, int],
         named: Collection[int],
-    ) -> list[int]:
+    ) -> tuple[list[int], list[str]]:
         """Do what `probe_template` does."""
         return probe_template(template, special_tokens, specials, named)
 
@@ -71,11 +71,11 @@ class LimitedReads(Reads):
         special_tokens: Mapping[str, str],
         specials: Mapping[str, int],
         named: Collection[int],
-    ) -> list[int]:
+    ) -> tuple[list[int], list[str]]:
         """Do what `probe_template` does; a template that exceeds a limit of the child is refused."""
         asked = [template, dict(special_tokens), dict(specials), list(named)]
-        found: list[int] = _asked(self._templates, "probe", asked, _too_costly)
-        return found
+        stop_ids, names = _asked(self._templates, "probe", asked, _too_costly)
+        return stop_ids, names
 
     def renderer(self, model: str, directory: Path, chat_template: str) -> RendererBundle:
         """Do what `load_renderer_bundle` does; files that exceed a limit of the child are refused."""

@@ -218,7 +218,7 @@ def load_renderer_bundle(
     special = _special_tokens(directory, settings)
     named = _named_stop_ids(directory, special, _token_ids(tokenizer))
     try:
-        stop_ids = probe(template, special, special_ids(tokenizer), sorted(named))
+        stop_ids, names = probe(template, special, special_ids(tokenizer), sorted(named))
     except TemplateError as error:
         error.field = "chat_template" if chat_template else "model"
         raise
@@ -240,6 +240,7 @@ def load_renderer_bundle(
         model=name,
         tokenizer_json=tokenizer_json,
         chat_template=template,
+        template_names=names,
         special_tokens=special,
         add_bos_token=add_bos_token,
         stop_ids=stop_ids,

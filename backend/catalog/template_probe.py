@@ -26,14 +26,14 @@ _CONVERSATIONS: list[list[Any]] = [
 ]
 
 
-Probe = Callable[[str, Mapping[str, str], Mapping[str, int], Collection[int]], list[int]]
+Probe = Callable[[str, Mapping[str, str], Mapping[str, int], Collection[int]], tuple[list[int], list[str]]]
 """`probe_template`, here or in another process."""
 
 
 def probe_template(
     template: str, special_tokens: Mapping[str, str], specials: Mapping[str, int], named: Collection[int]
-) -> list[int]:
-    """Compile a chat template, render short conversations, and return the ids of tokens that end a turn.
+) -> tuple[list[int], list[str]]:
+    """Compile a chat template, and render short conversations.
 
     A template may refuse some conversations; the renderer says which one it needs.
 
@@ -42,6 +42,9 @@ def probe_template(
         special_tokens: `bos_token`, `eos_token`, ... as used by the template.
         specials: The ids of the tokenizer's special tokens by their text.
         named: Ids of tokens that end a turn by the model's configuration.
+
+    Returns:
+        The ids of tokens that end a turn, and the names of the template's own variables.
 
     Raises:
         TemplateError: It does not compile, or does too much work for one of the conversations.
@@ -59,4 +62,4 @@ def probe_template(
                         compiled.render(conversation, add_generation_prompt=opened)
         if compiled.excess is not None:
             raise compiled.excess
-    return stop_ids
+    return stop_ids, sorted(plain.names)

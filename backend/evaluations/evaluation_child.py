@@ -37,6 +37,8 @@ def play(wanted: EvaluationRequest, url: str, key: str) -> Iterator[EvaluationLi
             name=wanted.policy,
             model=wanted.model,
             chat_template=wanted.chat_template,
+            template_variables=wanted.template_variables,
+            template_date=wanted.template_date,
             version=wanted.policy_version,
             limits=wanted.limits,
             system_prompt=wanted.system_prompt,

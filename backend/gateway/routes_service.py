@@ -87,11 +87,11 @@ async def renderer(request: Request, tenant: Tenant, model: str) -> RendererBund
 
     For the id of a job, the renderer of its episodes.
     """
-    template = ""
-    if PolicyRef.is_meant(model):
-        spec = (await in_turn(tenant.tenant_id, tenant.get_job, model)).spec
-        model, template = spec.model, spec.chat_template
-    return await _renderer(request, tenant, model, template)
+    if not PolicyRef.is_meant(model):
+        return await _renderer(request, tenant, model, "")
+    spec = (await in_turn(tenant.tenant_id, tenant.get_job, model)).spec
+    bundle = await _renderer(request, tenant, spec.model, spec.chat_template)
+    return bundle.with_settings(spec.template_variables, spec.template_date)
 
 
 @router.post("/renderer", openapi_extra=describes(WantedRenderer))

@@ -60,10 +60,12 @@ class PoolRoutes:
 
     def renderer(self, model: str) -> RendererBundle:
         """Return what turns messages into the model's token ids."""
-        template = ""
         if PolicyRef.is_meant(model):
             spec = self._parts.store.job(model).spec
-            model, template = spec.model, spec.chat_template
+            return spec.rendered(self._renderer(spec.model, spec.chat_template))
+        return self._renderer(model, "")
+
+    def _renderer(self, model: str, template: str) -> RendererBundle:
         own = self._parts.own.model
         if model != own and not self._parts.guests.has(model):
             raise NotFoundError(f"this pool serves {own!r}, not {model!r}", field="model")

@@ -23,6 +23,7 @@ from tinkergym.errors import (
     EpisodeProtocolError,
     InternalServiceError,
     InvalidImageError,
+    InvalidRequestError,
     TemplateError,
     UnsupportedPartError,
 )
@@ -35,6 +36,7 @@ from tinkergym.messages import (
     observation_messages,
     opening_messages,
 )
+from tinkergym.schema.chat_templates import variables_fault
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.trajectory.content_parts import Content, ImageSpan, content_text
 from tinkergym.trajectory.ledger import Ledger, Span
@@ -143,21 +145,23 @@ class AgentLoop:
 
         Args:
             observation: Text, messages, or a mapping of them; see `observation_messages`.
-            info: Ignored; accepted so that `begin(*env.reset(...))` works.
+            info: Its `template_variables` apply to the episode, except those that the job sets; the rest is
+                ignored.
             environment_prompt: The environment's own system prompt, for a plan that has none.
             reward: What the agent earned before its first turn, in a game where others moved first.
 
         Returns:
             The request for the first completion, or None if the episode is already over.
         """
-        del info
         self._expect(AgentState.PENDING, "begin")
         if not self._earned_early(reward):
             return None
         try:
             messages, tools = offered_tools(messages_to_answer(observation))
+            # What the job sets comes last, and wins.
+            variables = {**variables_in(info), **self._renderer.template_variables}
+            self._renderer = self._renderer.with_tools(tools, variables)
             if tools:
-                self._renderer = self._renderer.with_tools(tools)
                 self._tools = ToolTurns(self._renderer.call_grammar)
             self._history = opening_messages(
                 messages, job_prompt=self._plan.system_prompt, environment_prompt=environment_prompt
@@ -165,7 +169,7 @@ class AgentLoop:
             self._opening = list(self._history)
             self._rewrites = not self._renderer.grows(self._opening, self._replies, self._tried_turns)
             delta = self._renderer.start(self._history)
-        except (TypeError, ValueError, TemplateError) as error:
+        except (TypeError, ValueError, TemplateError, InvalidRequestError) as error:
             self.fail(StopReason.ENVIRONMENT_ERROR, f"reset: {error}")
             return None
         self._observation = messages_text(messages)
@@ -458,6 +462,23 @@ class AgentLoop:
         self._stop_reason = stop_reason
         self._truncated = self._truncated or stop_reason in _CUT_OFF
         self._state = AgentState.TERMINATED
+
+
+def variables_in(info: Any) -> Mapping[str, Any]:
+    """Return the template variables in the info of a `reset`.
+
+    Raises:
+        TypeError: They are not a dict.
+        InvalidRequestError: One cannot be a template variable.
+    """
+    given = info.get("template_variables") if isinstance(info, Mapping) else None
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise TypeError(f"info['template_variables'] must be a dict, not {type(given).__name__}")
+    if fault := variables_fault(given):
+        raise fault.error()
+    return given
 
 
 def _reward(value: object) -> float:

@@ -33,7 +33,12 @@ class TemplateReference:
             TemplateError: The template does not compile.
         """
         self._tokenizer: Any = tokenizer_of(bundle)
-        self._template = ChatTemplate(template_text_of(bundle, self._tokenizer), bundle.special_tokens)
+        self._template = ChatTemplate(
+            template_text_of(bundle, self._tokenizer),
+            bundle.special_tokens,
+            variables=bundle.template_variables,
+            day=bundle.template_date,
+        )
         self.stop_ids = frozenset(bundle.stop_ids)
         """Token ids that end a completion."""
         specials = {

@@ -83,6 +83,7 @@ class Renderer:
         self._tokenizer = tokenizer
         self.images = images
         """How the model's processor writes images; None for a text-only model."""
+        self._own_template = template
         self._template = template if images is None else ImageTemplate(template)
         self.stop_ids = list(stop_ids)
         """Token ids that end a completion."""
@@ -110,38 +111,67 @@ class Renderer:
         tokenizer = tokenizer_of(bundle)
         return cls(
             tokenizer=tokenizer,
-            template=ChatTemplate(template_text_of(bundle, tokenizer), bundle.special_tokens),
+            template=ChatTemplate(
+                template_text_of(bundle, tokenizer),
+                bundle.special_tokens,
+                variables=bundle.template_variables,
+                day=bundle.template_date,
+            ),
             stop_ids=bundle.stop_ids,
             context_length=bundle.context_length,
             images=bundle.images,
         )
 
-    def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> Renderer:
+    @property
+    def template_variables(self) -> Mapping[str, Any]:
+        """The values of the template's own variables, such as `enable_thinking`."""
+        return self._own_template.variables
+
+    def with_tools(
+        self, tools: Sequence[Mapping[str, Any]], variables: Mapping[str, Any] | None = None
+    ) -> Renderer:
         """Return a renderer whose template shows these functions to the model.
 
-        Raises:
-            TemplateError: The template leaves them out, or fails on them.
-        """
-        return self._with_tools(json.dumps(list(tools), ensure_ascii=False)) if tools else self
+        Args:
+            tools: The functions; none leaves those that it shows already.
+            variables: Values of the template's variables; they replace its own.
 
-    def _build_with_tools(self, tools_json: str) -> Renderer:
-        source, names = self._template.source, self._template.special_tokens
-        template = ChatTemplate(source, names, json.loads(tools_json))
-        asked = [user("u")]
-        if template.render(asked, add_generation_prompt=True) == self._start(asked):
+        Raises:
+            TemplateError: The template leaves the tools out, does not use a variable, or fails on them.
+        """
+        variables = {**self.template_variables, **(variables or {})}
+        if not tools and variables == self.template_variables:
+            return self
+        return self._with_tools(json.dumps([list(tools), variables], ensure_ascii=False))
+
+    def _build_with_tools(self, written: str) -> Renderer:
+        tools, variables = json.loads(written)
+        shown = self._own_template.with_changes(tools=tools or None, variables=variables)
+        if tools and not self._differ(shown, self._own_template.with_changes(variables=variables)):
             raise TemplateError(
                 "the chat template does not show tools",
-                hint="remove them, or choose a model whose template shows them",
+                hint="remove them, choose a model whose template shows them, or describe them in the prompt "
+                'with ToolCalling(env, tools, syntax="hermes")',
             )
         renderer = Renderer(
             tokenizer=self._tokenizer,
-            template=template,
+            template=shown,
             stop_ids=self.stop_ids,
             context_length=self.context_length,
             images=self.images,
         )
-        renderer._offers_tools = True
+        renderer._offers_tools = self._offers_tools or bool(tools)
         return renderer
+
+    def _differ(self, one: ChatTemplate, other: ChatTemplate) -> bool:
+        """Whether two templates write different prompts for a plain question."""
+        first, second = (
+            (template if self.images is None else ImageTemplate(template)).render(
+                [user("u")], add_generation_prompt=True
+            )
+            for template in (one, other)
+        )
+        return first != second
 
     @cached_property
     def call_grammar(self) -> CallGrammar:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import date
 from typing import Any
 
 import jinja2
@@ -18,19 +18,22 @@ from jinja2.parser import Parser
 
 from tinkergym.agent.template_allowance import bounded
 from tinkergym.agent.template_sandbox import BoundedEnvironment
+from tinkergym.agent.template_variables import clock_at, names_read, refuse_unknown
 from tinkergym.errors import TemplateError
 from tinkergym.messages import Message
 from tinkergym.user_code.quoting import printable, quoted
-
-_LONGEST_DATE = 200
-"""Characters of a format; a date has at most 256 times as many."""
 
 
 class ChatTemplate:
     """A compiled chat template."""
 
     def __init__(
-        self, source: str, special_tokens: Mapping[str, str], tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        source: str,
+        special_tokens: Mapping[str, str],
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] | None = None,
+        day: str = "",
     ) -> None:
         """Compile a template.
 
@@ -38,9 +41,12 @@ class ChatTemplate:
             source: The Jinja source from a tokenizer's configuration.
             special_tokens: Names the template may use: `bos_token`, `eos_token`, ...
             tools: Functions to show to the model, as JSON Schema.
+            variables: Other names that the template reads, such as `enable_thinking`, with their values.
+            day: The date that it writes, such as `2026-11-29`. Empty is today's, also if it is rendered
+                tomorrow.
 
         Raises:
-            TemplateError: It does not compile.
+            TemplateError: It does not compile, or does not use one of `variables`.
         """
         try:
             source.encode()  # Half a surrogate pair has no tokens.
@@ -56,6 +62,37 @@ class ChatTemplate:
         self.excess: TemplateError | None = None
         """Set once a rendering was ended because it did too much work: not a matter of these messages."""
         self._tools = list(tools)
+        self.variables = dict(variables or {})
+        """Values of names that only this template knows."""
+        self.day = day or date.today().isoformat()
+        """The date that it writes."""
+        self._given = {
+            # Passed as in `transformers`: some templates distinguish None and undefined.
+            "tools": self._tools or None,
+            "documents": None,
+            "strftime_now": clock_at(self.day),
+            **self.special_tokens,
+            **self.variables,
+        }
+        if self.variables:
+            refuse_unknown(self.variables, self.names)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that the template reads besides those of the renderer."""
+        with bounded():
+            return names_read(_environment(), self.source)
+
+    def with_changes(
+        self, *, tools: Sequence[Mapping[str, Any]] | None = None, variables: Mapping[str, Any]
+    ) -> ChatTemplate:
+        """Return this template with other variables, and other tools unless they are None.
+
+        Raises:
+            TemplateError: It does not use one of the variables.
+        """
+        shown = self._tools if tools is None else tools
+        return ChatTemplate(self.source, self.special_tokens, shown, variables, self.day)
 
     def render(
         self, messages: Sequence[Message] | Sequence[Mapping[str, Any]], *, add_generation_prompt: bool
@@ -66,14 +103,9 @@ class ChatTemplate:
             TemplateError: The template refuses these messages or fails on them.
         """
         try:
-            with bounded(messages, self._tools):
+            with bounded(messages, [self._tools, self.variables]):
                 return self._template.render(
-                    messages=messages,
-                    add_generation_prompt=add_generation_prompt,
-                    # Passed as in `transformers`: some templates distinguish None and undefined.
-                    tools=self._tools or None,
-                    documents=None,
-                    **self.special_tokens,
+                    self._given, messages=messages, add_generation_prompt=add_generation_prompt
                 )
         # A template is foreign code: whatever it raises, the template is unusable.
         except Exception as error:
@@ -105,7 +137,6 @@ def _environment() -> BoundedEnvironment:
     )
     environment.add_filter("tojson", _tojson)
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
     return environment
 
 
@@ -119,12 +150,6 @@ def _tojson(
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
-
-
-def _strftime_now(form: str) -> str:
-    if len(form) > _LONGEST_DATE:  # A field may be as wide as the format asks.
-        raise jinja2.TemplateError(f"it asks for a date in more than {_LONGEST_DATE} characters")
-    return datetime.now().strftime(form)
 
 
 def _raise_exception(message: str) -> None:

@@ -53,6 +53,15 @@ _COMMON = (
     SettingOption(
         "chat_template", "A Jinja file that replaces the model's own template.", kind=Path, metavar="FILE"
     ),
+    SettingOption(
+        "template_variables",
+        "A variable of the chat template, such as enable_thinking=false; repeatable.",
+        name="template-set",
+        kind=list[str],
+        metavar="KEY=VALUE",
+        read=parse_settings,
+    ),
+    SettingOption("template_date"),
     SettingOption("report_to", TRACKERS, kind=list[str], metavar="TRACKER"),
 )
 _ROLLOUT = SettingOption("rollout", "Where episodes are played: server, if possible, or client.")

@@ -23,6 +23,7 @@ from tinkergym.schema.evaluation import EvaluationLine, EvaluationRequest
 from tinkergym.schema.events import CheckpointView, EvaluationEvent
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.spec import JobSpec
+from tinkergym.schema.jobs.training_spec import TrainingSpec
 from tinkergym.schema.jobs.view import CLIENT_PACKS_HEADER, DeletedJob, InstalledPack, JobView
 from tinkergym.schema.updates import UpdateRequest
 from tinkergym.schema.views import (
@@ -205,6 +206,11 @@ class Api:
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in filter(None, lines):
                     yield _read(EvaluationLine, line)
+
+    def renderer_of(self, spec: TrainingSpec) -> RendererBundle:
+        """Return the renderer of a job's own model, with the job's template, variables and date."""
+        bundle = self.renderer(spec.model, spec.chat_template)
+        return bundle.with_settings(spec.template_variables, spec.template_date)
 
     def renderer(self, model: str, chat_template: str = "") -> RendererBundle:
         """Fetch what turns messages into the model's token ids, with its own chat template or another."""

@@ -46,6 +46,7 @@ from tinkergym.rollout.local_environment import (
     without_token,
 )
 from tinkergym.schema.algorithms import PolicyGradient
+from tinkergym.schema.chat_templates import day_fault, variables_fault
 from tinkergym.schema.decoding import Decoding, SeededOptions
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
@@ -54,6 +55,7 @@ from tinkergym.schema.jobs.parts import Adapter, LoRA
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec
+from tinkergym.schema.jobs.training_spec import TrainingSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.names import REMOTE_ID
 from tinkergym.schema.parsing import parse_spec, refuse_recorded
@@ -396,12 +398,9 @@ class Client:
         refuse_recorded(settings)
         chosen = {"kind": "policy", "model": model, "adapter": LoRA() if adapter is None else adapter}
         spec = parse_spec(chosen | {"initial_policy": initial_policy} | with_template_read(settings))
-        renderer = self._renderer(
-            spec.model, spec.chat_template
-        )  # refuses an unknown model before it is a job
-        return TrainingPolicy(
-            self._api, self._api.create_job(spec, idempotency_key=uuid.uuid4().hex), renderer
-        )
+        self._renderer(spec)  # Refuses an unknown model or variable before it is a job.
+        view = self._api.create_job(spec, idempotency_key=uuid.uuid4().hex)
+        return TrainingPolicy(self._api, view, self._renderer(view.spec))
 
     def training_policy(self, policy_id: str) -> TrainingPolicy:
         """Open a policy that `create_policy` created, in this script or another.
@@ -415,10 +414,10 @@ class Client:
         if policy_id.startswith("policy-"):
             policy_id = self._api.find_policy(policy_id).job_id
         view = self._api.job(policy_id)
-        return TrainingPolicy(self._api, view, self._renderer(view.spec.model, view.spec.chat_template))
+        return TrainingPolicy(self._api, view, self._renderer(view.spec))
 
-    def _renderer(self, model: str, chat_template: str) -> Renderer:
-        return Renderer.from_bundle(self._api.renderer(model, chat_template))
+    def _renderer(self, spec: TrainingSpec) -> Renderer:
+        return Renderer.from_bundle(self._api.renderer_of(spec))
 
     def submit(self, spec: JobSpec) -> Job:
         """Start a job from a complete specification. The caller arranges who plays its episodes."""
@@ -527,6 +526,8 @@ class Client:
         env: EnvSource | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
         chat_template: str | Path = "",
+        template_variables: Mapping[str, Any] | None = None,
+        template_date: str = "",
         **decoding: Unpack[SeededOptions],
     ) -> Policy:
         """Return a policy to act with: a trained one, or an untrained model.
@@ -542,6 +543,10 @@ class Client:
             env_kwargs: Arguments of `env`.
             chat_template: For an untrained model, instead of its own: Jinja text, the path of a file, or
                 "plain". A trained policy always uses its training template.
+            template_variables: Values of names that the chat template reads, such as
+                `{"enable_thinking": False}`. They replace those of training, which apply otherwise.
+            template_date: The date that the chat template writes, such as 2026-11-29. Empty is that of
+                training, or today's for a model.
             **decoding: Fields of `Decoding`: temperature and max_turn_tokens, which are as in training if
                 left out, or 1.0 and 64 for a model, top_p, top_k, structured, stop, and seed, which makes
                 its actions repeatable.
@@ -553,7 +558,9 @@ class Client:
             InvalidRequestError: A setting is out of range, or a reference is malformed.
         """
         environment_prompt = None if env is None else _prompt_of(describe(env, env_kwargs))
-        template = read_template(chat_template)
+        template, variables = read_template(chat_template), dict(template_variables or {})
+        if fault := variables_fault(variables) or day_fault(template_date):
+            raise fault.error()
         if PolicyRef.is_meant(model):
             if template:
                 raise InvalidRequestError(
@@ -563,6 +570,8 @@ class Client:
                 )
             job_id, version, agent = self._api.trained_policy(PolicyRef.parse(model, field="model"))
             policy = self.job(job_id).policy(version, agent=agent, **decoding)
+            policy.template_variables |= variables
+            policy.template_date = template_date or policy.template_date
             if system_prompt is not None:
                 policy.system_prompt = system_prompt
             if environment_prompt is not None:
@@ -577,16 +586,20 @@ class Client:
             )
             raise
         trained_with = bundle.trained_with or TrainedWith()
+        variables = {**trained_with.template_variables, **variables}
+        day = template_date or trained_with.template_date
         return Policy.of_model(
             self._api,
             bundle.model,  # Use one name for a folder, however the path is written here.
-            renderer=Renderer.from_bundle(bundle),
+            renderer=Renderer.from_bundle(bundle.with_settings(variables, day)),
             decoding=chosen,
             system_prompt=trained_with.system_prompt if system_prompt is None else system_prompt,
             reasoning=trained_with.reasoning,
             tools=trained_with.tools,
             environment_prompt=environment_prompt,
             chat_template=template,
+            template_variables=variables,
+            template_date=day,
         )
 
     def rollout_transport(self, job_id: str) -> HttpRolloutTransport:
@@ -641,7 +654,7 @@ class Client:
                 field="environment.id",
             )
         spec = spec.with_environments(lambda one: without_token(one) if one.id == REMOTE_ID else one)
-        seen = check_environments(environment.make, spec, self._api.renderer(spec.model, spec.chat_template))
+        seen = check_environments(environment.make, spec, self._api.renderer_of(spec))
         recorded = {"environment_prompt": seen.system_prompt, "environment_data": dict(seen.data)}
         spec = spec.model_copy(update=recorded)
         noted = spec.with_group_rewards(seen.pays_groups)
@@ -654,7 +667,7 @@ class Client:
         if spec.played_by != "client":
             return self.submit(spec)
         make_env = client_evaluations.maker_of(client_evaluations.sources_in(evaluate), spec)
-        client_evaluations.check(make_env, spec, self._api.renderer(spec.model, spec.chat_template))
+        client_evaluations.check(make_env, spec, self._api.renderer_of(spec))
         job = self.submit(spec)
         return self._play_here(job.view(), make_env)
 

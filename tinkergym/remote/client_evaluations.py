@@ -70,6 +70,8 @@ def check(make_env: MakeEnv, spec: TrainingSpec, bundle: RendererBundle) -> None
             steps=1,
             model=spec.model,
             chat_template=spec.chat_template,
+            template_variables=spec.template_variables,
+            template_date=spec.template_date,
             sampling=spec.sampling,
             rollout="client",
         )

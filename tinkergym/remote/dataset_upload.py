@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any
 
 from tinkergym.agent.renderer import Renderer
+from tinkergym.agent.template_variables import writes_date
 from tinkergym.datasets.marked_tokens import Answers
 from tinkergym.datasets.prepare import Overlong, PreparedData, prepare
 from tinkergym.datasets.rows import DataSource
@@ -82,7 +84,12 @@ def written_job(
         draft["eval_data"] = "0" * 64
     checked = parse(_KINDS[kind], draft, _ARGUMENTS[kind])
 
-    renderer = Renderer.from_bundle(api.renderer(model, checked.chat_template))
+    bundle = api.renderer_of(checked)
+    if writes_date(bundle.chat_template) and not bundle.template_date:
+        # The rows are rendered here, and all that the job renders later must have the same date.
+        draft["template_date"] = date.today().isoformat()
+        bundle = bundle.with_settings(bundle.template_variables, draft["template_date"])
+    renderer = Renderer.from_bundle(bundle)
     ready = prepare(data, renderer, kind=kind, answers=answers, on_overlong=on_overlong, ignore=ignore)
     _tell_of_dropped("data", ready, renderer)
     left = checked.left_of(ready.records)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tinkergym.agent.document_marks import template_text_of, tokenizer_of
+from tinkergym.agent.template_variables import with_defaults
 from tinkergym.errors import (
     CheckpointCorruptError,
     ConflictError,
@@ -35,6 +36,7 @@ from tinkergym.remote.user_files import writing_to
 from tinkergym.rollout.table_tools import with_offer
 from tinkergym.schema.events import CheckpointView
 from tinkergym.schema.jobs.played_spec import PlayedSpec
+from tinkergym.schema.jobs.training_spec import TrainingSpec
 from tinkergym.schema.views import EXPORT_FILE, RendererBundle
 
 _MANIFEST = "manifest.json"
@@ -102,12 +104,14 @@ def export_policy(
         manifest = _download(api, job_id, checkpoint, folder)
         if merges:
             _merge(folder, model, base, str(manifest.get("model_fingerprint", "")))
-        without_tokenizer = _add_tokenizer(api, model, spec.chat_template, folder)
+        without_tokenizer = _add_tokenizer(api, spec, folder)
         without_tools = ""
         origin: dict[str, Any] = {
             "job_id": job_id,
             "policy_version": checkpoint.policy_version,
             "base_model": model,
+            "template_variables": spec.template_variables,
+            "template_date": spec.template_date,
         }
         if played := spec.played:
             # Other programs need this to prompt the policy as in training.
@@ -243,14 +247,14 @@ def _download(api: Api, job_id: str, checkpoint: CheckpointView, folder: Path) -
     return manifest
 
 
-def _add_tokenizer(api: Api, model: str, chat_template: str, folder: Path) -> str:
+def _add_tokenizer(api: Api, spec: TrainingSpec, folder: Path) -> str:
     """Write the tokenizer's files. Returns the reason if the service cannot provide them."""
     try:
-        bundle = api.renderer(model, chat_template)
+        bundle = api.renderer_of(spec)
     except TinkerGymError as error:
         return str(error)
     (folder / "tokenizer.json").write_text(bundle.tokenizer_json, encoding="utf-8")
-    template = template_text_of(bundle, tokenizer_of(bundle))
+    template = with_defaults(template_text_of(bundle, tokenizer_of(bundle)), bundle.template_variables)
     (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(
         json.dumps(_tokenizer_config(bundle), indent=2) + "\n", encoding="utf-8"

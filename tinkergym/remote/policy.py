@@ -29,6 +29,7 @@ from tinkergym.remote.api import Api
 from tinkergym.remote.ask import SAMPLE_PATH, ask
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.rollout.table_tools import SeatToolbox
+from tinkergym.schema.chat_templates import variables_fault
 from tinkergym.schema.decoding import Decoding, DecodingOptions, SeededOptions
 from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationLine, EvaluationRequest
 from tinkergym.schema.ids import PolicyRef, policy_of
@@ -73,6 +74,8 @@ class Policy:
         environment_prompt: str | None = None,
         renderer: Renderer | None = None,
         chat_template: str = "",
+        template_variables: Mapping[str, Any] | None = None,
+        template_date: str = "",
         tools: SeatTools | None = None,
     ) -> None:
         """Wrap a policy. Users get one from `Job.policy` or `Client.policy`.
@@ -89,6 +92,9 @@ class Policy:
             environment_prompt: The environment's own system prompt, which `act` cannot see.
             renderer: The model's renderer, if already loaded.
             chat_template: Replaces the model's own.
+            template_variables: Values of names that the chat template reads; they replace those of
+                environments and tasks.
+            template_date: The date that the chat template writes.
             tools: Tools that it calls before it answers; see `act`.
         """
         self._api = api
@@ -98,6 +104,7 @@ class Policy:
         self.system_prompt, self.environment_prompt = system_prompt, environment_prompt
         self.reasoning = reasoning
         self._renderer, self.chat_template = renderer, chat_template
+        self.template_variables, self.template_date = dict(template_variables or {}), template_date
         self.tools = tools
         self._own_toolbox: SeatToolbox | None = None
         self._loop: AgentLoop | None = None
@@ -141,6 +148,8 @@ class Policy:
             name=policy_of(view.job_id, trained),
             model=spec.model,
             chat_template=spec.chat_template,
+            template_variables=spec.template_variables,
+            template_date=spec.template_date,
             version=version,
             decoding=as_trained.with_options(**decoding),
             **played,
@@ -184,6 +193,8 @@ class Policy:
             environment_prompt=self.environment_prompt,
             renderer=self._renderer,
             chat_template=self.chat_template,
+            template_variables=self.template_variables,
+            template_date=self.template_date,
             tools=self.tools,
         )
 
@@ -191,7 +202,9 @@ class Policy:
     def renderer(self) -> Renderer:
         """Turns messages into the model's token ids; fetched from the service once."""
         if self._renderer is None:
-            self._renderer = Renderer.from_bundle(self._api.renderer(self.model, self.chat_template))
+            bundle = self._api.renderer(self.model, self.chat_template)
+            own = bundle.with_settings(self.template_variables, self.template_date)
+            self._renderer = Renderer.from_bundle(own)
         return self._renderer
 
     def sampler(self) -> HttpSampler:
@@ -221,6 +234,8 @@ class Policy:
             policy=self.name,
             model=self.model,
             chat_template=self.chat_template,
+            template_variables=self.template_variables,
+            template_date=self.template_date,
             policy_version=self.version,
             **decoding.model_dump(exclude={"seed"}),
             limits=self.limits,
@@ -251,13 +266,23 @@ class Policy:
             self._episodes += 1
         self._episode_seed = seed
 
-    def act(self, observation: Observation) -> str:
+    def act(
+        self,
+        observation: Observation,
+        info: Mapping[str, Any] | None = None,
+        *,
+        template_variables: Mapping[str, Any] | None = None,
+    ) -> str:
         """Act on an observation: the first of an episode, or the response to the last action.
 
         A policy that was trained with tools calls them here before it answers, up to their `max_calls`.
 
         Args:
             observation: Text, messages, or a mapping of them; see `tinkergym.messages`.
+            info: What `reset` returned with the first observation: its `template_variables` apply, except
+                those that the policy was trained with.
+            template_variables: Values for this episode that replace all others, given with its first
+                observation.
 
         Returns:
             The action for `env.step`.
@@ -267,9 +292,17 @@ class Policy:
             EpisodeProtocolError: The conversation has reached a limit; see `reset`.
             ServiceUnavailableError: Sampling failed; calling again with the same observation is safe.
             InvalidToolError: A tool that it was trained with is not installed here.
+            TemplateError: The chat template does not use one of `template_variables`.
+            InvalidRequestError: `template_variables` are given within an episode.
         """
+        if template_variables and self._loop is not None:
+            raise InvalidRequestError(
+                "can only be given with the first observation of an episode",
+                hint="leave them out, or call policy.reset() first",
+                field="template_variables",
+            )
         if self._pending is None:  # Otherwise the last attempt to sample failed, and this is a retry.
-            self._pending = self._hear(observation)
+            self._pending = self._hear(observation, info, template_variables)
         while True:
             completion = ask(self._api.connection, self._pending)
             self._pending = None
@@ -310,7 +343,12 @@ class Policy:
             self, env, episodes=episodes, seed=seed, env_kwargs=env_kwargs, progress=progress, **decoding
         )
 
-    def _hear(self, observation: Observation) -> SampleRequest:
+    def _hear(
+        self,
+        observation: Observation,
+        info: Mapping[str, Any] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> SampleRequest:
         first = self._loop is None
         if self._loop is None:
             prompt = self.environment_prompt
@@ -318,8 +356,10 @@ class Policy:
                 toolbox = self._toolbox(self.tools)
                 toolbox.begin()
                 prompt = toolbox.prompt(prompt)
-            self._loop = AgentLoop(self.renderer, self._plan())
-            request = self._loop.begin(observation, environment_prompt=prompt)
+            if variables and (fault := variables_fault(variables)):
+                raise fault.error()
+            self._loop = AgentLoop(self.renderer.with_tools((), variables), self._plan())
+            request = self._loop.begin(observation, info, environment_prompt=prompt)
         else:
             request = self._loop.stepped(observation, 0.0, False, False)
         if request is not None:

@@ -61,7 +61,8 @@ class RescoredJob(Rescored, Generic[Started]):
     def _start(self, kind: DataKind, data: DataSource, settings: dict[str, Any]) -> Started:
         spec, agent = self._view.spec, self._agent()
         # Data must be rendered as the episodes were.
-        template = {"chat_template": spec.chat_template} if spec.chat_template else {}
+        rendering = ("chat_template", "template_variables", "template_date")
+        template = {name: value for name in rendering if (value := getattr(spec, name))}
         own = {
             "initial_policy": policy_of(self._view.job_id, agent),
             "adapter": spec.adapter_of(agent),

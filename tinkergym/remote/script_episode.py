@@ -79,7 +79,7 @@ class ScriptEpisode:
             text = f"{call} returned after {seconds:.3g} s; limits.step_timeout_seconds is {allowed:g}"
             self._loop.fail(StopReason.ENVIRONMENT_TIMEOUT, text)
 
-    def hears(self, observation: Observation) -> SampleRequest | None:
+    def hears(self, observation: Observation, info: Any = None) -> SampleRequest | None:
         """Take the observation to act on. Returns None if a limit has ended the episode.
 
         Raises:
@@ -90,7 +90,7 @@ class ScriptEpisode:
         if self._pending is not None:  # Sampling failed, and this is a retry.
             return self._pending
         if self._loop.state is AgentState.PENDING:
-            self._pending = self._loop.begin(observation, environment_prompt=self._environment_prompt)
+            self._pending = self._loop.begin(observation, info, environment_prompt=self._environment_prompt)
         elif self._outcome is None:
             raise EpisodeProtocolError(
                 "act() was called twice without a step() in between",

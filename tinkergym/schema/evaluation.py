@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tinkergym.schema.chat_templates import MOST_CHARACTERS
+from tinkergym.schema.chat_templates import MOST_CHARACTERS, TemplateDay, TemplateVariables
 from tinkergym.schema.decoding import CompletionSettings
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.jobs.parts import MOST_TEMPERATURE, EnvironmentRef, Limits, Reasoning
@@ -37,6 +37,8 @@ class EvaluationRequest(CompletionSettings):
     """Whose renderer turns text into token ids."""
     chat_template: str = Field("", max_length=MOST_CHARACTERS)
     """Replaces the model's own chat template."""
+    template_variables: TemplateVariables = {}
+    template_date: TemplateDay = ""
     policy_version: int | None = Field(None, ge=0)
     temperature: float = Field(0.0, ge=0, le=MOST_TEMPERATURE)
     max_turn_tokens: int = Field(64, ge=1)

@@ -54,6 +54,7 @@ def parse_json(model: type[Model], body: bytes | bytearray) -> Model:
 _RECORDED = {
     "environment_prompt": "set system_prompt, which replaces the environment's",
     "environment_data": "leave it out",
+    "template_sha256": "leave it out",
     "group_rewards": "give the environment a method score_group(members)",
 }
 """Settings that are read from the environment, and what to do instead of choosing them."""

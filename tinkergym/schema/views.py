@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tinkergym.schema.chat_templates import MOST_CHARACTERS
+from tinkergym.schema.chat_templates import MOST_CHARACTERS, TemplateDay, TemplateVariables
 from tinkergym.schema.jobs.parts import Reasoning
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.seat_tools import SeatTools
@@ -26,6 +29,8 @@ class TrainedWith(WireModel):
     reasoning: Reasoning = "keep"
     tools: SeatTools | None = None
     """Tools of the policy's seat; the system prompt describes them."""
+    template_variables: TemplateVariables = {}
+    template_date: TemplateDay = ""
 
 
 class ImageSizing(WireModel):
@@ -71,6 +76,11 @@ class RendererBundle(WireModel):
     """bos_token, eos_token, ... as the chat template uses them."""
     add_bos_token: bool | None = None
     """Whether documents begin with the `bos_token`; None leaves it to the tokenizer's post-processor."""
+    template_names: list[str] = Field([], max_length=10_000)
+    """The names that `template_variables` may have: those that the template reads."""
+    template_variables: TemplateVariables = {}
+    template_date: TemplateDay = ""
+    """The date that the chat template writes; empty where that is the day of the renderer's start."""
     stop_ids: list[int] = Field(max_length=1024)
     """Token ids that end a completion."""
     context_length: int
@@ -81,6 +91,20 @@ class RendererBundle(WireModel):
     """For a model with image support; used by exports and not part of the hash."""
     trained_with: TrainedWith | None = None
     """Set for an exported folder. Not part of the hash, which covers only what determines tokens."""
+
+    def with_settings(self, variables: Mapping[str, Any], day: str) -> Self:
+        """Return the renderer with values for the template's variables, and with its date."""
+        if not variables and not day:
+            return self
+        made_of = json.dumps([self.sha256, dict(variables), day], sort_keys=True)
+        changes = {"template_variables": dict(variables), "template_date": day}
+        return self.model_copy(update={**changes, "sha256": hashlib.sha256(made_of.encode()).hexdigest()})
+
+    @property
+    def template_sha256(self) -> str:
+        """The hash of the chat template with its variables and its date, which certificates name."""
+        made_of = [self.chat_template, self.template_variables, self.template_date]
+        return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
 
 
 class WantedRenderer(WireModel):

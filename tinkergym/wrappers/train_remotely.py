@@ -142,6 +142,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
                 },
             )
             self.job = self._client.submit(self._spec)
+            self._spec = _spec_to_continue(self.job)
         self.policy = ScriptPolicy(self)
         """Acts on observations; its actions are what the job trains on."""
         transport = self._client.rollout_transport(self.job.id)
@@ -154,6 +155,8 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
             wraps="env",
         )
         self._episode: ScriptEpisode | None = None
+        self._info: Any = None
+        """What the last `reset` returned with its observation."""
         self._trained = self.job.policy()
         self._trained.environment_prompt = self._environment_prompt
 
@@ -201,7 +204,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
             self._episode.fail(StopReason.ENVIRONMENT_ERROR, traceback.format_exc())
             self._hand_in()
             raise
-        self._episode.observation = observation
+        self._episode.observation, self._info = observation, info
         self._episode.record_call("reset", time.monotonic() - began)
         return observation, info
 
@@ -251,7 +254,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
             return self._trained.act(observation)
         self._script.raise_if_ended_badly()
         episode = self._current("act")
-        request = episode.hears(observation)
+        request = episode.hears(observation, self._info)
         if request is None:
             return ""
         try:

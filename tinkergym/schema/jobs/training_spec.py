@@ -7,7 +7,13 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from tinkergym.schema.chat_templates import MOST_CHARACTERS, template_text
+from tinkergym.errors import TemplateError
+from tinkergym.schema.chat_templates import (
+    MOST_CHARACTERS,
+    TemplateDay,
+    TemplateVariables,
+    template_text,
+)
 from tinkergym.schema.ids import POLICY_REF
 from tinkergym.schema.jobs.answers import DefaultAnswers
 from tinkergym.schema.jobs.parts import (
@@ -21,6 +27,7 @@ from tinkergym.schema.jobs.rules.rule_table import RuleTable, refusal_of
 from tinkergym.schema.model import UserSettings
 from tinkergym.schema.optimizer import AdamW
 from tinkergym.schema.refusals import Refusal
+from tinkergym.schema.views import RendererBundle
 
 
 class TrainingSpec(DefaultAnswers, UserSettings):
@@ -39,6 +46,14 @@ class TrainingSpec(DefaultAnswers, UserSettings):
     chat_template: str = Field("", max_length=MOST_CHARACTERS)
     """Jinja text instead of the model's own template, or `plain` for base models, which have none. Empty uses
     the model's."""
+    template_variables: TemplateVariables = {}
+    """Values of names that the chat template reads, such as {"enable_thinking": False}, in training,
+    evaluations and exports. They replace those of environments and tasks."""
+    template_date: TemplateDay = ""
+    """The date that the chat template writes, such as 2026-11-29. Empty is the day of submission, if it
+    writes one; the service records which that was."""
+    template_sha256: str = Field("", pattern=r"^([0-9a-f]{64})?$")
+    """Hash of the chat template with its variables and its date; recorded by the service."""
     optimizer: AdamW = AdamW()
     """The optimizer."""
     sampling: Sampling = Sampling()
@@ -70,7 +85,24 @@ class TrainingSpec(DefaultAnswers, UserSettings):
 
     def rendered_by(self, job_id: str) -> str:
         """Return whose renderer its episodes use: the model's, or the job's own."""
-        return job_id if self.chat_template else self.model
+        own = self.chat_template or self.template_variables or self.template_date
+        return job_id if own else self.model
+
+    def rendered(self, bundle: RendererBundle) -> RendererBundle:
+        """Return the renderer of the job's own model as its training uses it.
+
+        Raises:
+            TemplateError: The model's chat template is no longer that of the job's submission.
+        """
+        settled = bundle.with_settings(self.template_variables, self.template_date)
+        if self.template_sha256 not in ("", settled.template_sha256):
+            raise TemplateError(
+                f"the chat template of {self.model!r} has changed since the job was submitted",
+                hint="put the old one back, or submit the job again",
+                field="chat_template",
+                code="template_changed",
+            )
+        return settled
 
     @property
     def trained_agents(self) -> tuple[str, ...]:

@@ -1,0 +1,32 @@
+"""Checks of how a job's chat template is rendered, before it is accepted."""
+
+from __future__ import annotations
+
+from datetime import date
+
+from backend.admission.facts import Facts
+from tinkergym.agent.template_variables import refuse_unknown, writes_date
+from tinkergym.schema.jobs.spec import JobSpec
+from tinkergym.schema.refusals import Refusal
+
+
+def template_is_settled(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
+    """Check a job's template variables, and record the template and the date that it writes.
+
+    A resumed job renders the same tokens on another day.
+
+    Raises:
+        TemplateError: The template does not use one of the variables.
+    """
+    bundle = facts.catalog.renderer(spec.model, spec.chat_template)
+    refuse_unknown(spec.template_variables, frozenset(bundle.template_names))
+    day = spec.template_date
+    if day and not writes_date(bundle.chat_template):
+        dated = "date_string" in bundle.template_names
+        hint = "set the variable date_string in template_variables" if dated else "leave it out"
+        return Refusal("template_date", "the chat template writes no date", hint, "no_date")
+    several = spec.played is not None and bool(spec.played.other_models)
+    if not day and writes_date(bundle.chat_template) and not several:
+        day = date.today().isoformat()
+    settled = bundle.with_settings(spec.template_variables, day)
+    return spec.model_copy(update={"template_date": day, "template_sha256": settled.template_sha256})
