@@ -17,7 +17,7 @@ from instruct_card import write_card
 from instruct_dialogues import GAMES, KINDS
 from instruct_scores import scores
 from nano_dialogues import Part, dialogues, part_batches
-from nano_tokenizer import END_OF_TEXT, TURN_END, train_tokenizer, write_tokenizer
+from nano_tokenizer import END_OF_TEXT, TOOL_TEMPLATE, TURN_END, train_tokenizer, write_tokenizer
 from nano_warm_up import Example, Shape, WarmUp, warm_up
 from tokenizers import Tokenizer
 from transformers import Qwen3ForCausalLM
@@ -81,7 +81,7 @@ def main() -> None:
     seconds = time.perf_counter() - started
     arguments.output.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(arguments.output)
-    write_tokenizer(tokenizer, arguments.output, SHAPE.context)
+    write_tokenizer(tokenizer, arguments.output, SHAPE.context, TOOL_TEMPLATE)
     write_card(
         arguments.output,
         command=f"--seed {arguments.seed} --steps {arguments.steps} --threads {arguments.threads}",

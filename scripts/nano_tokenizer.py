@@ -39,6 +39,32 @@ CHAT_TEMPLATE = (
 )
 """Adding a message only appends text, so a ledger of sampled ids can grow by deltas."""
 
+TOOL_TEMPLATE = (
+    "{%- if tools %}"
+    "{{- '<|im_start|>system\\n' }}"
+    "{%- if messages[0]['role'] == 'system' %}{{- messages[0]['content'] + '\\n\\n' }}{%- endif %}"
+    "{{- 'Tools:\\n' }}"
+    "{%- for tool in tools %}{{- (tool['function'] or tool) | tojson + '\\n' }}{%- endfor %}"
+    "{{- 'To use one, write:\\n<tool_call>\\n"
+    '{"name": "the tool", "arguments": {"its": "arguments"}}'
+    "\\n</tool_call><|im_end|>\\n' }}"
+    "{%- endif %}"
+    "{%- for message in messages %}"
+    "{%- if not (tools and loop.first and message['role'] == 'system') %}"
+    "{{- '<|im_start|>' + message['role'] + '\\n' + (message['content'] or '') }}"
+    "{%- for call in message['tool_calls'] or [] %}"
+    "{%- if message['content'] or not loop.first %}{{- '\\n' }}{%- endif %}"
+    "{{- '<tool_call>\\n{\"name\": ' + call['function']['name'] | tojson + ', \"arguments\": ' }}"
+    "{{- call['function']['arguments'] | tojson + '}\\n</tool_call>' }}"
+    "{%- endfor %}"
+    "{{- '<|im_end|>\\n' }}"
+    "{%- endif %}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+"""The same text for a conversation without tools. Tools stand in the system message, as JSON, and calls are
+written as most models write them."""
+
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Train the merges on `texts`; cells and role lines are always merged."""
@@ -60,10 +86,12 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def write_tokenizer(tokenizer: Tokenizer, folder: Path, context_length: int) -> None:
+def write_tokenizer(
+    tokenizer: Tokenizer, folder: Path, context_length: int, template: str = CHAT_TEMPLATE
+) -> None:
     """Write the three files from which `transformers` and the renderer load the tokenizer."""
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     write_json(
         folder / "tokenizer_config.json",
         {

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 from backend.admission.facts import Checked
 from backend.catalog.models import ModelFacts
+from tinkergym.agent.templates import ChatTemplate
 from tinkergym.errors import UnknownEnvironmentError, UnknownModelError
 from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.played_spec import PlayedSpec
@@ -38,7 +40,12 @@ class ScriptedCatalog:
             hint = f"available: {', '.join(MODELS)}"
             raise UnknownModelError(f"unknown model {model!r}", hint=hint, field="model")
         self._found(model)
-        own = {"chat_template": chat_template} if chat_template else {}
+        own: dict[str, Any] = {}
+        if chat_template:
+            own = {
+                "chat_template": chat_template,
+                "template_names": sorted(ChatTemplate(chat_template, {}).names),
+            }
         return self._bundle().model_copy(update={"model": model, **own})
 
     def facts(self, model: str) -> ModelFacts:

@@ -11,6 +11,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from backend.catalog.models import load_renderer_bundle
+from tinkergym.agent.renderer import Renderer
+from tinkergym.agent.round_trip import round_trip
+from tinkergym.agent.templates import ChatTemplate
+from tinkergym.messages import user
+from tinkergym.tool_calls.call import ToolCall
+
 MODELS = Path(__file__).parents[3] / "backend" / "models"
 NANO = MODELS / "nano"
 TOKENIZER = Tokenizer.from_file(str(NANO / "tokenizer.json"))
@@ -115,3 +122,36 @@ def test_follows_short_instructions_as_nano_instruct():
     assert answer("Choose one: red, blue or green.") in {"red", "blue", "green"}
     assert answer("What is the opposite of hot?") == "cold"
     assert "cat" in answer("Write a sentence about a cat.")
+
+
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["system", "user", "assistant", "tool"]), "content": st.text()}
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(messages=MESSAGES, opened=st.booleans())
+def test_writes_same_text_without_tools_in_both_templates(messages, opened):
+    texts = [
+        ChatTemplate((MODELS / name / "chat_template.jinja").read_text(encoding="utf-8"), {}).render(
+            messages, add_generation_prompt=opened
+        )
+        for name in ("nano", "nano-instruct")
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_shows_tools_and_reads_its_own_calls():
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    renderer = Renderer.from_bundle(load_renderer_bundle("nano-instruct", MODELS / "nano-instruct"))
+    shown = renderer.with_tools([tool])
+    assert '"name": "add"' in shown.decode(shown.start([user("2+2?")]))
+    call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
+    written = shown.answer_text(
+        [user("2+2?")], {"role": "assistant", "content": "", "tool_calls": [call] * 2}
+    )
+    assert shown.call_grammar.read(written).calls == (ToolCall("add", {"a": 2}),) * 2
+    assert round_trip(load_renderer_bundle("nano-instruct", MODELS / "nano-instruct")).exact
