@@ -27,7 +27,7 @@ def test_records_the_day_of_submission_where_template_writes_it():
     assert settled(CHATML).template_date == ""
 
 
-def test_names_template_by_a_hash_of_all_that_it_renders_with():
+def test_names_template_by_hash_of_all_settings():
     kinds = [
         {"template_date": "2026-03-01"},
         {"template_date": "2026-03-02"},
