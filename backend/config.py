@@ -17,7 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from backend.errors import ConfigError
 from backend.external.urls import normal_origins
-from backend.store.blobs import Blobs, LocalBlobs
+from backend.store.blobs import Blobs
+from backend.store.folder_cache import FolderCache
+from backend.store.local_blobs import LocalBlobs
 from backend.store.place import default_url
 from tinkergym.errors import InvalidRequestError
 from tinkergym.images.stored_images import MOST_BYTES, MOST_PIXELS
@@ -199,6 +201,15 @@ class ServiceConfig(Settings):
     database_url: str = ""
     """`sqlite:////absolute/path`. Empty means `tinkergym.sqlite3` in `data_dir`."""
 
+    blobs: str = ""
+    """Where checkpoints, uploads and images are kept: an absolute folder, or `s3://bucket/prefix`, which
+    requires the extra `s3` and takes credentials and endpoint from the environment as other S3 clients do.
+    Empty means `data_dir`."""
+
+    blob_cache_bytes: int = Field(50 * 2**30, ge=0)
+    """Disk space on each node for checkpoints from an object store, in `data_dir`. Those used longest ago are
+    removed for new ones, but none within 10 minutes."""
+
     models: dict[str, str] = PACKAGED_MODELS
     """Table of models: name = directory or Hugging Face hub id. `nano`, `nano-instruct` and `nano-vl` are
     always there."""
@@ -339,6 +350,15 @@ class ServiceConfig(Settings):
         # Every process of the service must use the same one, whatever its working directory.
         return None if value is None else value.expanduser().absolute()
 
+    @field_validator("blobs")
+    @classmethod
+    def _place(cls, value: str) -> str:
+        value = value.rstrip("/")
+        if value and "://" not in value and not Path(value).expanduser().is_absolute():
+            reason = f"{value!r} is neither an absolute folder nor a URL"
+            raise Refusal("", reason, "write /a/folder or s3://bucket/prefix").in_validator()
+        return value if "://" in value or not value else str(Path(value).expanduser())
+
     @field_validator("environment_urls")
     @classmethod
     def _origins(cls, value: list[str]) -> list[str]:
@@ -408,21 +428,29 @@ class ServiceConfig(Settings):
     @property
     def job_files(self) -> Blobs:
         """Files of jobs: checkpoints, under the job's id."""
-        return LocalBlobs(self.jobs_dir)
+        return self._blobs("jobs")
 
     @property
     def uploads(self) -> Blobs:
         """Uploaded data."""
-        return LocalBlobs(self.data_dir / "uploads")
+        return self._blobs("uploads")
 
     @property
     def images(self) -> Blobs:
         """Uploaded images, separated by tenant."""
-        return LocalBlobs(self.data_dir / "images")
+        return self._blobs("images")
+
+    def _blobs(self, folder: str) -> Blobs:
+        if "://" not in self.blobs:
+            return LocalBlobs(Path(self.blobs or self.data_dir) / folder)
+        from backend.store.object_blobs import ObjectBlobs
+
+        cache = FolderCache(self.data_dir / "blob-cache", most_bytes=self.blob_cache_bytes)
+        return ObjectBlobs(self.blobs, cache).below(folder)
 
     @property
     def jobs_dir(self) -> Path:
-        """Parent of `<job_id>/checkpoints/`."""
+        """Parent of `<job_id>/checkpoints/`, without `blobs`."""
         return self.data_dir / "jobs"
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinkergym.errors import ConflictError, TinkerGymError
+from tinkergym.errors import ConflictError, ServiceUnavailableError, TinkerGymError
 
 SERVICE_LOG = "logs/scheduler.log in the service's data_dir"
 """Where to find the tracebacks of pools, engines and jobs; for hints."""
@@ -24,3 +24,7 @@ class RequestTimeoutError(TinkerGymError):
 
 class RankLostError(TinkerGymError):
     """A process of a data-parallel group died or stopped responding, and with it the group."""
+
+
+class BlobsUnavailableError(ServiceUnavailableError):
+    """The blob store does not answer, or lacks what the database names; nothing is known to be damaged."""

@@ -63,4 +63,5 @@ def _of_service(config: ServiceConfig) -> dict[str, str]:
     # The database may be elsewhere.
     if (file := database_file(config.store_url)) is not None:
         folders[str(file.resolve().parent)] = "DATABASE"
+    folders |= {config.blobs: "BLOBS"} if config.blobs else {}
     return folders | {str(config.data_dir): "DATA", str(config.data_dir.resolve()): "DATA"}

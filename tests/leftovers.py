@@ -28,7 +28,15 @@ PATIENCE_SECONDS = float(os.environ.get("TINKERGYM_LEFTOVER_SECONDS", "20"))
 """How long what has been told to end may take."""
 
 # They serve the whole process, and end with it.
-_THREADS_OF_THE_PROCESS = ("weights-hash", "async-scores", "verifiers ", "tqdm_monitor", "_telemetry_worker")
+_THREADS_OF_THE_PROCESS = (
+    "weights-hash",
+    "async-scores",
+    "verifiers ",
+    "tqdm_monitor",
+    "_telemetry_worker",
+    "fsspecIO",
+    "asyncio_0",
+)
 _CHILDREN_OF_THE_PROCESS = (
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",

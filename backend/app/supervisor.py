@@ -102,8 +102,6 @@ def serve(
         prefix = hashlib.sha256(os.fsencode(config.data_dir)).hexdigest()[:16] + ":"
         # Left by a predecessor that was killed together with its guardian.
         processes.kill_marked(prefix)
-        # Only now: later, pool workers write images while a gateway starts again.
-        config.images.remove_drafts()
         _forget(config, "scheduler")
         _forget_refusals(config)
         mark = prefix + secrets.token_hex(8)

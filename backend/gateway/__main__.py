@@ -18,9 +18,7 @@ from backend.gateway.pool_proxy import PoolProxy
 from backend.gateway.server import serve_on
 from backend.gateway.wiring import GatewayParts
 from backend.processes.children import freeze_startup_objects
-from backend.store.job_folders import JobFolders
 from backend.store.store import Store
-from backend.store.uploads import remove_unfinished
 from tinkergym.tools.sandbox import isolation_rule
 
 
@@ -35,9 +33,6 @@ def main() -> None:
     opponent_models.allow_only(config.opponent_urls)
     isolation_rule.require(config.python_tool)
     store = Store.open(config.store_url, part="gateway")
-    # Only requests delete jobs, and there are none yet.
-    JobFolders(config.job_files).finish(store.has_job)
-    remove_unfinished(config.uploads)
     reads = LimitedReads()
     catalog = FileCatalog(config, reads)
     parts = GatewayParts(

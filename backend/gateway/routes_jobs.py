@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from functools import partial
 from typing import Annotated, Any
 
@@ -13,13 +14,13 @@ from pydantic import Field, ValidationError
 
 from backend.admission.admission import description_too_large, readable
 from backend.config import ServiceConfig
+from backend.errors import BlobsUnavailableError
 from backend.gateway.dependencies import Body, NumberPath, Tenant, aside, describes, json_object
 from backend.gateway.fair_routes import FairRoute, in_turn
 from backend.gateway.fair_threads import FairThreads
 from backend.gateway.visible import shown_to
 from backend.gateway.wiring import parts_of
-from backend.store.blobs import checkpoint_path
-from backend.store.job_folders import JobFolders
+from backend.store.blobs import checkpoint_key
 from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.schema.events import MOST_JOBS_LISTED, CheckpointView, EvaluationEvent
 from tinkergym.schema.jobs.rl import RLSpec
@@ -33,6 +34,8 @@ from tinkergym.schema.jobs.view import (
 )
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.parsing import parse_spec
+
+_log = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/v1/jobs", route_class=FairRoute)
 
@@ -118,10 +121,15 @@ def cancel_job(request: Request, tenant: Tenant, job_id: str) -> JobView:
 def delete_job(request: Request, tenant: Tenant, job_id: str) -> DeletedJob:
     """Delete an ended job with its checkpoints."""
     job_id = tenant.get_job(job_id).job_id  # Only a valid job id may name a folder.
-    folders = JobFolders(parts_of(request).config.job_files)
-    size = folders.size(job_id)
-    with folders.deleting(job_id) as put_away:
-        tenant.delete_job(job_id, put_away)
+    job_files = parts_of(request).config.job_files
+    size = sum(blob.bytes for blob in job_files.files(job_id))
+    # The rows first: files without rows are left over, and what is not removed now is later, by the
+    # collector.
+    tenant.delete_job(job_id)
+    try:
+        job_files.delete(job_id)
+    except (OSError, BlobsUnavailableError):
+        _log.exception("the files of %s could not be removed yet", job_id)
     return DeletedJob(job_id=job_id, bytes=size)
 
 
@@ -153,9 +161,9 @@ def download_file(
         # Only names listed by the checkpoint's writer: a path cannot be passed.
         if checkpoint.step == step and name in checkpoint.files:
             job_files = parts_of(request).config.job_files
-            path = checkpoint_path(job_files, job_id, checkpoint.agent, step) / name
-            if path.is_file():
-                return FileResponse(path, media_type="application/octet-stream", filename=name)
+            key = checkpoint_key(job_id, checkpoint.agent, checkpoint)
+            path = job_files.local(key, [name]) / name
+            return FileResponse(path, media_type="application/octet-stream", filename=name)
     raise NotFoundError(
         f"job {job_id!r} has no file {name!r} at step {step}",
         hint="older checkpoints are removed; list the existing ones",

@@ -15,7 +15,7 @@ from backend.gateway.dependencies import NumberQuery, Tenant
 from backend.gateway.fair_routes import FairRoute
 from backend.gateway.visible import shown_to
 from backend.gateway.wiring import parts_of
-from backend.store.blobs import Blobs, checkpoint_path
+from backend.store.blobs import MANIFEST, BlobMissingError, Blobs, checkpoint_key
 from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
 from tinkergym import __version__
 from tinkergym.schema.certificate import (
@@ -57,7 +57,7 @@ def show_facts(request: Request, tenant: Tenant, job_id: str) -> Response:
                 agent=one.agent,
                 view=shown.checkpoint(one.view),
                 manifest_sha256=_manifest_sha256(
-                    parts.config.job_files, job.job_id, one.agent, one.view.step
+                    parts.config.job_files, checkpoint_key(job.job_id, one.agent, one.view)
                 ),
             )
             for one in tenant.checkpoint_facts(job_id)
@@ -97,10 +97,10 @@ def stream_episodes(
     return StreamingResponse(_lines(found), media_type=_LINES)
 
 
-def _manifest_sha256(job_files: Blobs, job_id: str, agent: str, step: int) -> str:
+def _manifest_sha256(job_files: Blobs, key: str) -> str:
     try:
-        body = (checkpoint_path(job_files, job_id, agent, step) / "manifest.json").read_bytes()
-    except OSError:  # The job removed this checkpoint in the meantime.
+        body = job_files.get(f"{key}/{MANIFEST}")
+    except BlobMissingError:  # The job removed this checkpoint in the meantime.
         return ""
     return hashlib.sha256(body).hexdigest()
 

@@ -51,10 +51,8 @@ class Shown:
         return view.model_copy(update=changes | {"reason": reason})
 
     def checkpoint(self, view: CheckpointView) -> CheckpointView:
-        """Return a checkpoint."""
-        if self.hide is None:
-            return view
-        return view.model_copy(update={"path": self.hide.hidden_in(view.path)})
+        """Return a checkpoint, with its place."""
+        return view.model_copy(update={"path": self._place(view.path, view.key)})
 
     def model(self, view: ModelView) -> ModelView:
         """Return an offered model, whose description may say that its folder is missing."""
@@ -64,16 +62,21 @@ class Shown:
 
     def event(self, event: Event) -> Event:
         """Return an event. Observations of environments stay unchanged."""
-        if self.hide is None:
-            return event
         body, changes = event.body, dict[str, object]()
-        if isinstance(body, StateEvent):
+        if isinstance(body, CheckpointEvent):
+            changes = {"path": self._place(body.path, body.key)}
+        elif self.hide is None:
+            return event
+        elif isinstance(body, StateEvent):
             changes = {"reason": self.hide.hidden_in(body.reason), "error": self._error(body.error)}
-        elif isinstance(body, CheckpointEvent):
-            changes = {"path": self.hide.hidden_in(body.path)}
         elif isinstance(body, WarningEvent):
             changes = {"message": self.hide.hidden_in(body.message)}
         return event.model_copy(update={"body": body.model_copy(update=changes)}) if changes else event
+
+    def _place(self, path: str, key: str) -> str:
+        """Return where a checkpoint's files are; records of earlier versions name a path instead of a key."""
+        path = self.config.job_files.where(key) if key else path
+        return path if self.hide is None else self.hide.hidden_in(path)
 
     def _error(self, error: ErrorView | None) -> ErrorView | None:
         if error is None or self.hide is None:

@@ -39,6 +39,7 @@ class JobControl:
         self._lock = threading.Lock()
         self._error: TinkerGymError | None = None
         self._pause: PausedError | None = None
+        self._came = threading.Event()
 
     def cancel(self) -> None:
         """The tenant cancels the job."""
@@ -93,11 +94,16 @@ class JobControl:
         if self._error is not None:
             raise self._error
 
+    def wait(self, seconds: float) -> None:
+        """Wait this long, or until there is a request that `check_within_step` raises."""
+        self._came.wait(seconds)
+
     def _set(self, error: TinkerGymError) -> None:
         with self._lock:
             # A lost lease has priority: the job's new holder will handle the other requests.
             if self._error is None or isinstance(error, LeaseLostError):
                 self._error = error
+        self._came.set()
         self._wake()
 
 

@@ -11,9 +11,10 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Generic
+from functools import partial
+from typing import Generic, TypeVar
 
-from backend.errors import SERVICE_LOG, LeaseLostError, RankLostError
+from backend.errors import SERVICE_LOG, BlobsUnavailableError, LeaseLostError, RankLostError
 from backend.jobs.attempt_facts import attempt_fact
 from backend.jobs.job_context import JobContext, SpecT_co
 from backend.jobs.job_control import (
@@ -37,6 +38,11 @@ from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.steering import settings_at
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_BLOBS_SECONDS = 2.0
+"""How often a waiting job tries unavailable blobs again."""
 
 
 class JobLoop(ABC, Generic[SpecT_co]):
@@ -112,15 +118,45 @@ class JobLoop(ABC, Generic[SpecT_co]):
     def _begin_from_checkpoint(self) -> None:
         """Create the job's policies, from the last attempt's checkpoints or new, all at the same step."""
         policies = list(self._context.policies.values())
-        steps = [policy.restore() for policy in policies]
+        steps = [self._with_blobs(policy.restore) for policy in policies]
         # A kill between two checkpoints, or a damaged one, may leave a policy behind the others.
         while len(set(steps)) > 1:
             first = min(steps)
             steps = [
-                step if step == first else policy.restore(first)
+                step if step == first else self._with_blobs(partial(policy.restore, first))
                 for policy, step in zip(policies, steps, strict=True)
             ]
         self._saved_step = self._done_step = steps[0]
+
+    def _with_blobs(self, act: Callable[[], T]) -> T:
+        """Read or write blobs; while they are unavailable, wait with that as the job's reason, and try again.
+
+        Nothing is lost meanwhile: the job keeps its lease and its policies.
+
+        Raises:
+            JobCancelledError: And other errors of `JobControl.check_within_step`.
+        """
+        context, told = self._context, ""
+        while True:
+            try:
+                done = act()
+            except BlobsUnavailableError as error:
+                if context.control.stopping:
+                    raise
+                if error.message != told:
+                    told = error.message
+                    self._explain(told)
+                context.control.wait(_BLOBS_SECONDS)
+                context.control.check_within_step()
+            else:
+                if told:
+                    self._explain("the blob store is available again")
+                return done
+
+    def _explain(self, reason: str) -> None:
+        """Change the reason of the job's state."""
+        context = self._context
+        context.store.set_state(context.lease, context.store.job(context.job_id).state, reason)
 
     def _resumed_from(self) -> str:
         if self._context.lease.attempt == 1:
@@ -156,13 +192,13 @@ class JobLoop(ABC, Generic[SpecT_co]):
         """Save the policies, which are those of `step`."""
         context = self._context
         for policy in context.policies.values():
-            policy.save(step)
+            self._with_blobs(partial(policy.save, step))
         # Only now: until all are saved, the last step that all have is an older one.
         for policy in context.policies.values():
             policy.tidy(step)
         self._saved_step = step
         with self._context.clock.part("certificate"):
-            self._keep_episodes(step)
+            self._with_blobs(lambda: self._keep_episodes(step))
         context.store.discard_episodes(context.lease, through_step=step)
 
     def _keep_episodes(self, step: int) -> None:
@@ -198,6 +234,12 @@ class JobLoop(ABC, Generic[SpecT_co]):
 
     def _begin_again(self, why: str, warning: str, error: TinkerGymError) -> None:
         context = self._context
+        if isinstance(error, BlobsUnavailableError):
+            # However often: nothing is wrong with the job.
+            self._explain(str(error))
+            context.control.wait(_BLOBS_SECONDS)
+            context.store.release(context.lease, str(error))
+            return
         context.store.append_event(
             context.lease, WarningEvent(name=warning, message=str(error), step=self._done_step)
         )

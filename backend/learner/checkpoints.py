@@ -1,7 +1,7 @@
-"""Checkpoints: a directory that exists completely, with every byte verified, or not at all.
+"""Checkpoints: a directory whose manifest, written last, has the size and SHA-256 of every other file.
 
-Files are written into a hidden directory next to the target, synced to disk, described by a manifest with
-their SHA-256, and renamed into place. This module handles files and tensors, not policies.
+Files are synced to disk. This module handles files and tensors, not policies; where a checkpoint is kept, and
+when it counts, is said in `backend.store.blobs`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from tinkergym.errors import CheckpointCorruptError, StorageFullError
 from tinkergym.schema.jobs.parts import Adapter
 
 MANIFEST = "manifest.json"
-_UNFINISHED = ".unfinished-"
-_REPLACED = ".replaced-"
 
 
 class FileEntry(BaseModel):
@@ -92,55 +90,19 @@ class CheckpointWriter:
 
 @contextlib.contextmanager
 def writing(target: Path) -> Iterator[CheckpointWriter]:
-    """Write a checkpoint that appears at `target` when the block ends without error.
-
-    It replaces an existing one.
-
-    There must be one writer per parent directory: unfinished files of a killed writer are removed, and what
-    it was replacing is restored.
+    """Write a checkpoint into a new folder. It counts when its manifest, the last file, is there.
 
     Raises:
-        StorageFullError: The disk is full; nothing is left behind, and an earlier checkpoint at `target`
-            stays.
+        StorageFullError: The disk is full; nothing is left behind.
     """
     with _full_disk_named(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        put_back_replaced(target.parent)
-        for leftover in (*target.parent.glob(f"{_UNFINISHED}*"), *target.parent.glob(f"{_REPLACED}*")):
-            shutil.rmtree(leftover)
-        unfinished = target.parent / f"{_UNFINISHED}{target.name}"
-        replaced = target.parent / f"{_REPLACED}{target.name}"
+        target.mkdir(parents=True)
         try:
-            unfinished.mkdir()
-            yield CheckpointWriter(unfinished)
-            _flush(unfinished)
-            if target.exists():
-                target.rename(replaced)
-            unfinished.rename(target)
-            _flush(target.parent)
-            shutil.rmtree(replaced, ignore_errors=True)
+            yield CheckpointWriter(target)
+            _flush(target)
         except BaseException:
-            # If that fails too, the next writer does it.
-            with contextlib.suppress(OSError):
-                _put_back(replaced, target, unfinished)
-            shutil.rmtree(unfinished, ignore_errors=True)
+            shutil.rmtree(target, ignore_errors=True)
             raise
-
-
-def put_back_replaced(parent: Path) -> None:
-    """Restore what a killed writer had moved away to replace; only for the directory's writer."""
-    for replaced in parent.glob(f"{_REPLACED}*"):
-        target = parent / replaced.name.removeprefix(_REPLACED)
-        if not target.exists():
-            replaced.rename(target)
-
-
-def _put_back(replaced: Path, target: Path, unfinished: Path) -> None:
-    if not replaced.exists():
-        return
-    if target.exists():
-        target.rename(unfinished)  # it was complete, but was never reported
-    replaced.rename(target)
 
 
 class Checkpoint:

@@ -11,7 +11,7 @@ from backend.learner.learner import Learner
 from backend.policies.directory import PolicyDirectory
 from backend.policies.early_requests import EarlyRequests
 from backend.policies.pool_learner import AnyLearner
-from backend.store.blobs import Blobs, checkpoint_path, checkpoints_of
+from backend.store.blobs import Blobs, checkpoint_key
 from backend.store.references import ReferredPolicy
 from backend.store.store import JobLease, ServiceStore
 
@@ -30,13 +30,14 @@ class PoolParts:
     """Loads a model other than the pool's, for a single job."""
 
     def checkpoint(self, found: ReferredPolicy, *, field: str = "policy") -> Path:
-        """Return the local path of the checkpoint that a reference names.
+        """Return a local folder with the checkpoint that a reference names.
 
         Raises:
             NotFoundError: It is not stored.
+            BlobsUnavailableError: Its files cannot be read now.
         """
         view = found.checkpoint(field=field)
-        return checkpoint_path(self.job_files, found.job_id, found.agent, view.step)
+        return self.job_files.local(checkpoint_key(found.job_id, found.agent, view))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +54,3 @@ class Bound:
     """Files of its job."""
     learner: AnyLearner
     pool: PoolParts
-
-    @property
-    def checkpoints(self) -> Blobs:
-        """The policy's checkpoints, a folder each."""
-        return checkpoints_of(self.files, self.agent)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from pydantic import JsonValue
 
 from backend.compute.weights import AdapterWeights, PolicyWeights, weights_sha256
-from backend.learner.checkpoints import Checkpoint, put_back_replaced
+from backend.errors import BlobsUnavailableError
+from backend.learner.checkpoints import Checkpoint
 from backend.learner.policy_checkpoints import full_weights
 from backend.policies.bound import Bound
 from backend.policies.teacher import LoadedPolicy
-from backend.store.blobs import folder_of
+from backend.store.blobs import checkpoint_key, new_checkpoint_key
 from tinkergym.errors import CheckpointCorruptError, NotFoundError
 from tinkergym.schema.events import CheckpointEvent, CheckpointView, WarningEvent
 from tinkergym.schema.ids import PolicyRef
@@ -28,7 +31,9 @@ class PolicyCheckpoints:
     def __init__(self, bound: Bound) -> None:
         self._bound = bound
         self._id, self._learner, self._lease = bound.policy_id, bound.learner, bound.lease
-        self._files = bound.checkpoints
+        self._files = bound.pool.job_files
+        self._tries: Counter[int] = Counter()
+        """How often this attempt has stored a step."""
         self._kept_steps: dict[str, frozenset[int]] = {}
         """Steps whose checkpoints are kept besides the newest ones, by reason."""
         self.notes: dict[str, JsonValue] = {}
@@ -48,15 +53,18 @@ class PolicyCheckpoints:
         """Create the policy, from the newest usable checkpoint or untrained; returns its step.
 
         A damaged checkpoint is skipped with a warning: an older one only means more steps to repeat. It stays
-        listed until the next `save`, because it may only be temporarily unreadable.
+        listed until the next `save`, because it may only be temporarily unreadable. One that is missing is
+        not skipped: the job must not repeat steps because a disk or a network is away.
 
         Args:
             at_most: Skip checkpoints of later steps, which the job's other policies do not have.
+
+        Raises:
+            BlobsUnavailableError: Its files cannot be read now.
         """
         self.forget()
         self.notes = {}
         spec = self._spec
-        put_back_replaced(self._files.local(""))
         for view in reversed(self.views()):
             if at_most is not None and view.step > at_most:
                 continue
@@ -92,7 +100,9 @@ class PolicyCheckpoints:
             step: The last step that it covers.
             version: The version of its weights; None means that they are new in this step.
         """
-        key, version = folder_of(step), step if version is None else version
+        lease, agent = self._lease, self._bound.agent
+        version = step if version is None else version
+        key = new_checkpoint_key(lease.job_id, agent, step, epoch=lease.epoch, retry=self._tries[step])
         with self._files.filling(key) as directory:
             manifest = self._learner.save(
                 self._id,
@@ -105,23 +115,19 @@ class PolicyCheckpoints:
                     **({"notes": self.notes} if self.notes else {}),
                 },
             )
+            sizes = {file.name: file.stat().st_size for file in sorted(directory.iterdir())}
         view = CheckpointView(
             step=step,
             policy_version=version,
-            path=str(self._files.local(key)),
+            key=key,
             sha256=manifest.files[manifest.weights_file].sha256,
-            files={blob.key: blob.bytes for blob in self._files.files(key)},
+            files=sizes,
         )
-        self._store.add_checkpoint(self._lease, view, self._bound.agent)
+        self._tries[step] += 1
+        self._store.add_checkpoint(lease, view, agent)
         self._store.append_event(
-            self._lease,
-            CheckpointEvent(
-                step=step,
-                policy_version=version,
-                path=view.path,
-                sha256=view.sha256,
-                agent=self._bound.agent,
-            ),
+            lease,
+            CheckpointEvent(step=step, policy_version=version, key=key, sha256=view.sha256, agent=agent),
         )
 
     def keep_steps(self, steps: Iterable[int], *, why: str = "evaluations") -> None:
@@ -177,7 +183,7 @@ class PolicyCheckpoints:
         stays = is_there or (is_adapter and asked_again)
         if not is_there:
             self._drop(self._beginning_id)
-            directory = self._files.local(folder_of(0))
+            directory = self._local(next(view for view in self.views() if view.step == 0))
             self._learner.load(self._beginning_id, directory, self._adapter, fresh_optimiser=True)
         try:
             yield LoadedPolicy(self._learner, self._beginning_id, shared=True)
@@ -214,7 +220,7 @@ class PolicyCheckpoints:
         self.tidy(0)
 
     def _read(self, view: CheckpointView) -> None:
-        directory = self._files.local(folder_of(view.step))
+        directory = self._local(view)
         manifest = self._learner.load(
             self._id,
             directory,
@@ -237,10 +243,9 @@ class PolicyCheckpoints:
                 # Counted among the newest, it would push out later ones.
                 self._store.remove_checkpoint(self._lease, view.step, self._bound.agent)
                 _log.warning(
-                    "%s lists the damaged checkpoint %s no longer; its files stay until it saves that step "
-                    "again",
+                    "%s lists the damaged checkpoint %s no longer; its files stay for a day",
                     self._lease.job_id,
-                    view.path,
+                    self._key(view),
                 )
         # The initial policy stays: losses may compare the policy with it.
         kept = frozenset[int]().union(*self._kept_steps.values())
@@ -254,10 +259,16 @@ class PolicyCheckpoints:
             if old.policy_version in in_use:
                 continue
             # First from the store, then from the disk: a kill in between leaves files, never a
-            # record without files.
+            # record without files. The collector removes them.
             self._store.remove_checkpoint(self._lease, old.step, self._bound.agent)
-            with contextlib.suppress(OSError):
-                self._files.delete(folder_of(old.step))
+            with contextlib.suppress(OSError, BlobsUnavailableError):
+                self._files.delete(self._key(old))
+
+    def _key(self, view: CheckpointView) -> str:
+        return checkpoint_key(self._lease.job_id, self._bound.agent, view)
+
+    def _local(self, view: CheckpointView) -> Path:
+        return self._files.local(self._key(view))
 
     def _drop(self, policy_id: str) -> None:
         with contextlib.suppress(NotFoundError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from backend.learner.sequences import FloatArray, TrainSequence
 from backend.policies.bound import Bound
 from backend.policies.pool_learner import AnyLearner
+from backend.store.blobs import MANIFEST
 from backend.store.references import ReferredPolicy
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.ids import PolicyRef
@@ -69,6 +71,10 @@ def open_teacher(student: Bound, teacher: str) -> LoadedPolicy:
 
 def _own_copy(student: Bound, teacher: ReferredPolicy) -> Path:
     """Keep the teacher's checkpoint with the job: the other job may remove it before this one has ended."""
-    if not student.files.has(_TEACHER):
-        student.files.put_folder(_TEACHER, student.pool.checkpoint(teacher, field="teacher"))
-    return student.files.local(_TEACHER)
+    files = student.files
+    if not files.has(f"{_TEACHER}/{MANIFEST}"):
+        source = student.pool.checkpoint(teacher, field="teacher")
+        with files.filling(_TEACHER) as folder:
+            shutil.copytree(source, folder, ignore=shutil.ignore_patterns(MANIFEST))
+            shutil.copy(source / MANIFEST, folder)  # last: until then the copy does not count
+    return files.local(_TEACHER)

@@ -1,23 +1,39 @@
 """The service's files by key: uploaded data, checkpoints, and what jobs keep next to them.
 
-A key is a relative path with slashes. Callers use keys, never disk paths, so an object store can replace the
-folder: it would download what `local` asks for and upload what `filling` and `put` receive.
+A key is a relative path with slashes. Records and callers use keys, never disk paths. `LocalBlobs` keeps them
+in a folder, `ObjectBlobs` in an object store.
+
+The contract, which the same tests check on both:
+
+1. **Keys are immutable.** A key is written once, or again with the same content. What the attempts of a job
+   may write differently has the lease's epoch in its key (`job-1/checkpoints/step-000010.e3`), so a worker
+   that lost the job cannot change what its successor wrote.
+2. **The database's row is the commit.** A blob counts from when a row names its key. What no row names is
+   left over from a killed writer or a deleted job; `backend.store.collector` removes it a day later. Nothing
+   is renamed, nothing is touched, and no start clears anything, so two services may start while a third one
+   uploads.
+3. **A folder is written with its manifest last.** `manifest.json` has the size and SHA-256 of each other
+   file.
+4. **Uploads stream, with bounded memory.** What is downloaded goes to a cache of the node, by hash, and is
+   verified.
+5. **Missing is not damaged.** A store that does not answer, or lacks what a row names, raises
+   `BlobsUnavailableError`, and the job waits. Only content with another hash is damaged,
+   `CheckpointCorruptError`.
 """
 
 from __future__ import annotations
 
-import errno
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import json
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol, Self
 
-from tinkergym.errors import StorageFullError
+from tinkergym.errors import CheckpointCorruptError
+from tinkergym.schema.events import CheckpointView
 
-_DRAFT = ".draft-"
+MANIFEST = "manifest.json"
 
 
 class BlobMissingError(LookupError):
@@ -32,21 +48,36 @@ class BlobInfo:
     """Relative to the listed folder."""
     bytes: int
     written_at: float
-    """Unix seconds, of the last `put` or `touch`."""
+    """Unix seconds, of the last `put`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedFile:
+    """A file in a folder's manifest."""
+
+    bytes: int
+    sha256: str
 
 
 class Blobs(Protocol):
-    """Blobs, and folders of blobs, by key."""
+    """Blobs, and folders of blobs, by key.
+
+    Every method may raise `BlobsUnavailableError`: the store does not answer.
+    """
 
     def below(self, key: str) -> Self:
         """Return the blobs whose keys begin with `key/`; the view's keys are relative to it."""
         ...
 
+    def where(self, key: str) -> str:
+        """Return the path or URL of a blob or folder, for people only."""
+        ...
+
     def put(self, key: str, content: bytes | bytearray) -> None:
-        """Write or replace a blob. It is durable when this returns, and invisible until then.
+        """Write a blob. It is durable when this returns, and invisible until then.
 
         Raises:
-            StorageFullError: The disk is full.
+            StorageFullError: The disk or the bucket is full.
         """
         ...
 
@@ -78,188 +109,82 @@ class Blobs(Protocol):
         """Remove a blob or folder if it exists."""
         ...
 
-    def move(self, key: str, to: str) -> bool:
-        """Rename a blob or folder atomically; return False if it does not exist."""
-        ...
+    @contextmanager
+    def filling(self, key: str) -> Iterator[Path]:
+        """Yield a local path where the caller creates a folder with a manifest; after the block it is `key`.
 
-    def put_folder(self, key: str, source: Path) -> None:
-        """Copy a local folder atomically.
+        What an earlier try left there is replaced: only the holder of the key's epoch writes it, before a row
+        names it.
 
         Raises:
-            StorageFullError: The disk is full.
+            StorageFullError: The disk or the bucket is full.
         """
         ...
 
-    def local(self, key: str) -> Path:
-        """Return a local path from which to read a blob or folder; nothing may be written there."""
+    def local(self, key: str, names: Collection[str] | None = None) -> Path:
+        """Return a local folder with the files of a folder that a row names; nothing may be written there.
+
+        Args:
+            key: A folder that `filling` wrote.
+            names: The files that are needed; None means all in the manifest.
+
+        Raises:
+            BlobsUnavailableError: The store lacks one of them.
+            CheckpointCorruptError: A file has another size or hash than the manifest says.
+        """
         ...
 
-    @contextmanager
-    def filling(self, key: str) -> Iterator[Path]:
-        """Yield a path where the caller creates a folder; after the block it becomes `key`, atomically."""
-        ...
-
-    def remove_drafts(self) -> None:
-        """Remove unfinished files of killed writers; must not run while anyone writes."""
+    def remove_drafts(self, *, before: float) -> None:
+        """Remove unfinished files of killed writers that are older than this time, in Unix seconds."""
         ...
 
 
-class LocalBlobs:
-    """Blobs in a local folder. Unfinished files of killed writers are never listed."""
+def listed_files(manifest: bytes, where: str) -> dict[str, ListedFile]:
+    """Return the files in a folder's manifest.
 
-    def __init__(self, root: Path) -> None:
-        """Use the folder; it is created on the first write."""
-        self._root = root
-
-    def below(self, key: str) -> LocalBlobs:
-        """See `Blobs`."""
-        return LocalBlobs(self._path(key))
-
-    def put(self, key: str, content: bytes | bytearray) -> None:
-        """See `Blobs`."""
-        path = self._path(key)
-        draft = path.with_name(f"{_DRAFT}{os.getpid()}-{os.urandom(4).hex()}")
-        with _full_disk_named(path):
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            try:
-                with draft.open("wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                draft.replace(path)
-            finally:
-                draft.unlink(missing_ok=True)
-            _flush(path.parent)
-
-    def get(self, key: str) -> bytes:
-        """See `Blobs`."""
-        try:
-            return self._path(key).read_bytes()
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-            raise BlobMissingError(key) from None
-
-    def has(self, key: str) -> bool:
-        """See `Blobs`."""
-        return self._path(key).exists()
-
-    def touch(self, key: str) -> bool:
-        """See `Blobs`."""
-        try:
-            os.utime(self._path(key))
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
-
-    def files(self, key: str = "") -> list[BlobInfo]:
-        """See `Blobs`."""
-        top = self._path(key)
-        found = []
-        for folder, _, names in os.walk(top):
-            for name in names:
-                if name.startswith("."):
-                    continue
-                path = Path(folder, name)
-                with suppress(FileNotFoundError):  # another's, moved or removed meanwhile
-                    status = path.stat()
-                    found.append(
-                        BlobInfo(
-                            key=path.relative_to(top).as_posix(),
-                            bytes=status.st_size,
-                            written_at=status.st_mtime,
-                        )
-                    )
-        return sorted(found, key=lambda info: info.key)
-
-    def folders(self, key: str = "") -> list[str]:
-        """See `Blobs`."""
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._path(key)) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir())
-        return []
-
-    def delete(self, key: str) -> None:
-        """See `Blobs`."""
-        path = self._path(key)
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            with suppress(FileNotFoundError, NotADirectoryError):
-                path.unlink()
-
-    def move(self, key: str, to: str) -> bool:
-        """See `Blobs`."""
-        target = self._path(to)
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        try:
-            self._path(key).rename(target)
-        except FileNotFoundError:
-            return False
-        return True
-
-    def put_folder(self, key: str, source: Path) -> None:
-        """See `Blobs`."""
-        target = self._path(key)
-        draft = target.with_name(f"{_DRAFT}{os.getpid()}-{target.name}")
-        shutil.rmtree(draft, ignore_errors=True)
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _full_disk_named(target):
-            shutil.copytree(source, draft)
-            draft.rename(target)
-
-    def local(self, key: str) -> Path:
-        """See `Blobs`."""
-        return self._path(key)
-
-    @contextmanager
-    def filling(self, key: str) -> Iterator[Path]:
-        """See `Blobs`."""
-        path = self._path(key)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        yield path
-
-    def remove_drafts(self) -> None:
-        """See `Blobs`."""
-        for draft in self._root.rglob(f"{_DRAFT}*"):
-            if draft.is_dir():
-                shutil.rmtree(draft)
-            else:
-                draft.unlink(missing_ok=True)
-
-    def _path(self, key: str) -> Path:
-        parts = PurePosixPath(key).parts
-        assert not key.startswith("/") and ".." not in parts, f"{key!r} is not a valid key"
-        return self._root.joinpath(*parts)
-
-
-def _flush(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+    Raises:
+        CheckpointCorruptError: It cannot be read; the message names `where`.
+    """
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        files = json.loads(manifest)["files"]
+        found = {
+            str(name): ListedFile(bytes=int(entry["bytes"]), sha256=str(entry["sha256"]))
+            for name, entry in files.items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointCorruptError(f"{where}: {MANIFEST} cannot be read: {error!r}") from error
+    for name in found:
+        if PurePosixPath(name).name != name:
+            raise CheckpointCorruptError(f"{where}: {MANIFEST} names a file outside the folder: {name}")
+    return found
 
 
-@contextmanager
-def _full_disk_named(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFullError(
-                f"no space left on the disk for {path}", hint="free space, then try again"
-            ) from error
-        raise
+def key_parts(key: str) -> tuple[str, ...]:
+    """Return the parts of a key, none of which leads out of its folder."""
+    parts = PurePosixPath(key).parts
+    assert not key.startswith("/") and ".." not in parts, f"{key!r} is not a valid key"
+    return parts
 
 
-def checkpoints_of(files: Blobs, agent: str) -> Blobs:
-    """Return the checkpoints of a job's policy, a folder each, among the files of the job."""
-    return files.below(f"checkpoints/{agent}")
+def new_checkpoint_key(job_id: str, agent: str, step: int, *, epoch: int, retry: int = 0) -> str:
+    """Return the key, among the files of all jobs, under which a lease's holder writes a checkpoint.
+
+    Args:
+        job_id: The job.
+        agent: The policy's agent.
+        step: The step that it covers.
+        epoch: The lease's.
+        retry: How often this lease's holder has stored this step before.
+    """
+    again = f".{retry}" if retry else ""
+    return f"{_checkpoints(job_id, agent)}/step-{step:06d}.e{epoch}{again}"
 
 
-def folder_of(step: int) -> str:
-    """Return the key of a step's checkpoint."""
-    return f"step-{step:06d}"
+def checkpoint_key(job_id: str, agent: str, view: CheckpointView) -> str:
+    """Return the key of a recorded checkpoint, among the files of all jobs."""
+    # Records of earlier versions name no key.
+    return view.key or f"{_checkpoints(job_id, agent)}/step-{view.step:06d}"
 
 
-def checkpoint_path(job_files: Blobs, job_id: str, agent: str, step: int) -> Path:
-    """Return the local path of a checkpoint, among the files of all jobs."""
-    return checkpoints_of(job_files.below(job_id), agent).local(folder_of(step))
+def _checkpoints(job_id: str, agent: str) -> str:
+    return f"{job_id}/checkpoints/{agent}".rstrip("/")

@@ -226,12 +226,8 @@ class TenantStore(TenantRuns):
             change(connection, self._own(connection, job_id), self._clock())
             return job_view(self._own(connection, job_id))
 
-    def delete_job(self, job_id: str, put_away: Callable[[], None]) -> None:
-        """Delete an ended job, with its events and the records of its checkpoints.
-
-        Args:
-            job_id: The job's id.
-            put_away: Called when all checks have passed, before the commit; see `JobFolders`.
+    def delete_job(self, job_id: str) -> None:
+        """Delete an ended job, with its events and the records of its checkpoints; its files are left over.
 
         Raises:
             NotFoundError: It does not exist or is another tenant's.
@@ -255,7 +251,6 @@ class TenantStore(TenantRuns):
             forget_policies(connection, job_id)
             for table in (episodes, events, facts, policy_calls, jobs):
                 connection.execute(delete(table).where(table.c.job_id == job_id))
-            put_away()
 
     def events_after(self, job_id: str, seq: int, limit: int = 1000) -> list[Event]:
         """Return the job's events with a greater number than `seq`, in order.

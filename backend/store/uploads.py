@@ -54,15 +54,6 @@ class StoredSet(WireModel):
     chunks: list[str]
 
 
-def remove_unfinished(uploads: Blobs) -> None:
-    """Remove unfinished files of killed writers; must not run while anyone writes."""
-    uploads.remove_drafts()
-    keys = {blob.key for blob in uploads.files()}
-    for key in keys:
-        if key.endswith(".json") and "/chunks/" in key and key.replace(".json", ".summary") not in keys:
-            uploads.delete(key)
-
-
 class Uploads:
     """One tenant's uploaded data."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backend.store.blobs import BlobInfo, LocalBlobs
+from backend.store.blobs import BlobInfo
+from backend.store.local_blobs import LocalBlobs
 
 
 class CountingBlobs(LocalBlobs):

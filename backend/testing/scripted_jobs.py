@@ -14,7 +14,7 @@ from backend.episodes.job_board import JobBoard
 from backend.episodes.played import Played
 from backend.jobs.step_report import episodes_to_read, failure_warnings, statistics, too_many_failures
 from backend.learner.sequences import TokenLimits
-from backend.store.blobs import Blobs, checkpoints_of, folder_of
+from backend.store.blobs import Blobs, new_checkpoint_key
 from backend.store.store import JobLease, Store
 from backend.testing.scripted_catalog import VOCABULARY
 from tinkergym.schema.episodes import EpisodeResult, LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
@@ -264,13 +264,13 @@ class ScriptedJobs:
     def _keep(self, job: ScriptedJob, lease: JobLease, step: int) -> None:
         """Write a checkpoint of each policy."""
         for agent in lease.spec.trained_agents:
-            folder = checkpoints_of(self._files.below(job.job_id), agent)
+            key = new_checkpoint_key(job.job_id, agent, step, epoch=lease.epoch)
             for name, content in self.files.items():
-                folder.put(f"{folder_of(step)}/{name}", content)
+                self._files.put(f"{key}/{name}", content)
             view = CheckpointView(
                 step=step,
                 policy_version=step,
-                path=str(folder.local(folder_of(step))),
+                key=key,
                 sha256=next((_digest(self.files[name]) for name in _WEIGHTS if name in self.files), "0" * 64),
                 files={name: len(content) for name, content in self.files.items()},
                 agent=agent,

@@ -20,7 +20,7 @@ from backend.policies.checkpoint_keeping import stored_weights
 from backend.policies.directory import PolicyDirectory, StoredPolicy
 from backend.policies.early_requests import EarlyRequests
 from backend.policies.pool_learner import AnyLearner, PoolLearner
-from backend.store.blobs import checkpoint_path
+from backend.store.blobs import checkpoint_key
 from backend.store.images import EveryImage
 from backend.store.store import ServiceStore
 from backend.vision.shared_caches import SharedImages
@@ -147,14 +147,16 @@ class ModelLoader:
 
     def _stored_policy(self, name: str) -> StoredPolicy:
         found = self._store.find_policy(PolicyRef.parse(name))
-        steps = {view.policy_version: view.step for view in found.kept}
-        files = partial(checkpoint_path, self._config.job_files, found.job_id, found.agent)
+        kept = {view.policy_version: view for view in found.kept}
+        job_files = self._config.job_files
         job = self._store.job(found.job_id)
         repeats = job.spec.by_calls and not job.state.final
         return StoredPolicy(
             policy_id=found.policy.policy_id,
-            versions=tuple(steps),
-            read=lambda version: stored_weights(Checkpoint.open(files(steps[version]))),
+            versions=tuple(kept),
+            read=lambda version: stored_weights(
+                Checkpoint.open(job_files.local(checkpoint_key(found.job_id, found.agent, kept[version])))
+            ),
             from_base=not job.spec.for_agent(found.agent).initial_policy,
             repeats_until=job.policy_version if repeats else None,
         )

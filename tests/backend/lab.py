@@ -108,8 +108,8 @@ class Lab(WatchedJobs):
     """A tenant of a service for one test, and the service's current pool worker; a new one can take over."""
 
     def __init__(self, site: Site) -> None:
-        super().__init__(site.store)
-        self.site, self.config = site, site.config
+        super().__init__(site.store, site.config)
+        self.site = site
         if site.pool is None:
             site.start_pool()
         self.connection = Connection(site.url, token=TOKEN)

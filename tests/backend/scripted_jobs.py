@@ -92,7 +92,7 @@ class Worker:
                 agent,
                 lease,
                 store=jobs.service,
-                files=jobs.config.job_files.below(job_id),
+                files=jobs.config.job_files,
                 published=self.published,
                 before_batch=jobs.before_batch,
             )
@@ -127,8 +127,7 @@ class ScriptedJobs(WatchedJobs):
     policy_class = ScriptedPolicy
 
     def __init__(self, store: Store, config: ServiceConfig) -> None:
-        super().__init__(store)
-        self.config = config
+        super().__init__(store, config)
         self.learner: HeldLearner | None = None
         self._numbers = itertools.count(1)
         self.start_worker()

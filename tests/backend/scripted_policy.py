@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from backend.learner.token_loss import TokenLoss
 from backend.policies.publishing import TakenWeights
 from backend.policies.step_change import StepChange
 from backend.policies.trained_policy import PolicyPart
-from backend.store.blobs import BlobMissingError, Blobs, checkpoints_of, folder_of
+from backend.store.blobs import Blobs, checkpoint_key, new_checkpoint_key
 from backend.store.store import JobLease, ServiceStore
 from backend.store.stored_facts import Fact
 from tinkergym.agent.sampler import Deliver
@@ -128,7 +128,7 @@ class ScriptedPolicy:
         before_batch: Callable[[], None] = lambda: None,
     ) -> None:
         self._agent, self._lease, self._store = agent, lease, store
-        self._files, self._published = checkpoints_of(files, agent), published
+        self._files, self._published = files, published
         self._before_batch = before_batch
         self._spec = lease.spec.for_agent(agent)
         self._name = policy_of(lease.job_id, agent)
@@ -150,7 +150,7 @@ class ScriptedPolicy:
         self.weights, self.notes = self._beginning, {}
         for view in reversed(self.checkpoints()):
             if at_most is None or view.step <= at_most:
-                state = json.loads(self._files.get(f"{folder_of(view.step)}/{_STATE}"))
+                state = json.loads(self._files.get(f"{self._key(view)}/{_STATE}"))
                 self.weights, self.notes = state["weights"], state["notes"]
                 return view.step
         return 0
@@ -280,9 +280,9 @@ class ScriptedPolicy:
     def save(self, step: int, *, version: int | None = None) -> None:
         version = step if version is None else version
         state = {"weights": self.weights, "notes": self.notes}
-        key = folder_of(step)
+        key = new_checkpoint_key(self._lease.job_id, self._agent, step, epoch=self._lease.epoch)
         self._files.put(f"{key}/{_STATE}", json.dumps(state).encode())
-        where = {"step": step, "policy_version": version, "path": str(self._files.local(key))}
+        where = {"step": step, "policy_version": version, "key": key}
         files = {blob.key: blob.bytes for blob in self._files.files(key)}
         view = CheckpointView(**where, sha256=self.weights, files=files)
         self._store.add_checkpoint(self._lease, view, self._agent)
@@ -296,8 +296,10 @@ class ScriptedPolicy:
         for old in made[: -self._spec.keep_checkpoints]:
             if old.policy_version not in in_use:
                 self._store.remove_checkpoint(self._lease, old.step, self._agent)
-                with suppress(BlobMissingError):
-                    self._files.delete(folder_of(old.step))
+                self._files.delete(self._key(old))
+
+    def _key(self, view: CheckpointView) -> str:
+        return checkpoint_key(self._lease.job_id, self._agent, view)
 
     def keep_steps(self, steps: Iterable[int], *, why: str = "evaluations") -> None:
         kept = frozenset(steps)

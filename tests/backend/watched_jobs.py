@@ -6,14 +6,16 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import gymnasium as gym
 import pytest
 
+from backend.config import ServiceConfig
 from backend.errors import LeaseLostError
 from backend.store.store import Store
 from tinkergym.algorithms import GRPO
-from tinkergym.schema.events import Event, JobState
+from tinkergym.schema.events import CheckpointEvent, CheckpointView, Event, JobState
 from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.spaces import Text
@@ -60,7 +62,8 @@ def job_spec(**settings: object) -> RLSpec:
 class WatchedJobs:
     """The jobs of a new tenant."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, config: ServiceConfig) -> None:
+        self.config = config
         self.store, self.service = store, store.service()
         self.tenant_id = f"ada-{next(_tenants)}"
         store.keys.ensure_tenant(self.tenant_id)
@@ -80,6 +83,10 @@ class WatchedJobs:
     def events(self, job_id: str, kind: str) -> list[Event]:
         events = self.tenant.events_after(job_id, 0, 10_000)
         return [event.body for event in events if event.body.type == kind]
+
+    def folder(self, stored: CheckpointView | CheckpointEvent) -> Path:
+        """Return a checkpoint's folder."""
+        return Path(self.config.job_files.where(stored.key))
 
     def look_again(self) -> None:
         """Let time pass while a test waits."""

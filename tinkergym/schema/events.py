@@ -185,12 +185,14 @@ class CheckpointEvent(WireModel):
     type: Literal["checkpoint"] = "checkpoint"
     step: int
     policy_version: int
-    path: str
-    """Path on the service's machine."""
+    path: str = ""
+    """Path on the service's machine, or URL in its blob store; added when the event is shown."""
     sha256: str
     """Hash of the adapter's or the model's weights file."""
     agent: str = ""
     """The agent whose policy it is; empty if the job trains one."""
+    key: str = ""
+    """Its key among the files of the service's jobs."""
 
 
 class WarningEvent(WireModel):
@@ -225,9 +227,12 @@ class CheckpointView(WireModel):
 
     step: int
     policy_version: int
-    path: str
+    path: str = ""
+    """Path on the service's machine, or URL in its blob store; added when the checkpoint is shown."""
     sha256: str
     files: dict[str, int]
     """Name to size in bytes."""
     agent: str = ""
     """The policy's agent; empty if the job trains one policy in an environment with one agent."""
+    key: str = ""
+    """Its key among the files of the service's jobs; empty in records of earlier versions."""

@@ -6,7 +6,7 @@ import pytest
 
 from backend.episodes.episode_requests import step_requests
 from backend.episodes.recorded_actions import RecordedActions, record
-from backend.store.blobs import LocalBlobs
+from backend.store.local_blobs import LocalBlobs
 from tests.backend.seats import result_of
 from tinkergym.algorithms import GRPO
 from tinkergym.errors import NotFoundError

@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from backend.store.blobs import LocalBlobs
 from backend.store.images import Images
+from backend.store.local_blobs import LocalBlobs
 from backend.store.uploads import Uploads
 from tinkergym.schema.data import DataChunk, DataManifest
 from tinkergym.schema.events import CheckpointView

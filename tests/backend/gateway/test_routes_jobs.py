@@ -229,7 +229,7 @@ def test_lists_and_downloads_a_checkpoint_file_by_file(gateway, owner, spec):
     job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
     service = gateway.store.service()
     lease = service.acquire(job_id, "pool-1", 30, now=0)
-    folder = gateway.config.job_files.local(f"{job_id}/checkpoints/step-000001")
+    folder = gateway.config.jobs_dir / job_id / "checkpoints" / "step-000001.e1"
     folder.mkdir(parents=True)
     weights = bytes(range(256)) * 400
     (folder / "adapter_model.safetensors").write_bytes(weights)
@@ -238,12 +238,14 @@ def test_lists_and_downloads_a_checkpoint_file_by_file(gateway, owner, spec):
     view = CheckpointView(
         step=1,
         policy_version=1,
-        path="/where/it/was/written",
+        key=f"{job_id}/checkpoints/step-000001.e1",
         sha256=hashlib.sha256(weights).hexdigest(),
         files={"adapter_model.safetensors": len(weights)},
     )
     service.add_checkpoint(lease, view)
-    assert client.get(f"/v1/jobs/{job_id}/checkpoints").json() == {"checkpoints": [view.model_dump()]}
+    assert client.get(f"/v1/jobs/{job_id}/checkpoints").json() == {
+        "checkpoints": [{**view.model_dump(), "path": str(folder)}]
+    }
     files = f"/v1/jobs/{job_id}/checkpoints/1/files"
     assert client.get(f"{files}/adapter_model.safetensors").content == weights
     part = client.get(f"{files}/adapter_model.safetensors", headers={"Range": "bytes=100-199"})
@@ -252,7 +254,7 @@ def test_lists_and_downloads_a_checkpoint_file_by_file(gateway, owner, spec):
         assert client.get(f"{files}/{name}").status_code == 404
     assert client.get(files.replace("/1/", "/2/") + "/adapter_model.safetensors").status_code == 404
     assert client.get(files.replace("/1/", "/x/") + "/adapter_model.safetensors").status_code == 422
-    shutil.rmtree(gateway.config.job_files.local(job_id))  # Later tests look at the folder of all jobs.
+    shutil.rmtree(gateway.config.jobs_dir / job_id)  # Later tests look at the folder of all jobs.
 
 
 def ended_job(gateway, client, spec, **changes):

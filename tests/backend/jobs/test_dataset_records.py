@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from backend.jobs.dataset_records import batch_numbers, read, train_sequence, written
 from backend.jobs.job_control import JobControl
-from backend.store.blobs import LocalBlobs
+from backend.store.local_blobs import LocalBlobs
 from backend.store.uploads import Uploads
 from tinkergym.errors import JobCancelledError
 from tinkergym.schema.data import DataChunk, DataManifest, TokenSequence

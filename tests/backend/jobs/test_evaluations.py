@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.backend.watched_jobs import Fickle
@@ -99,7 +97,7 @@ def test_keeps_and_names_the_best_versions_checkpoint(jobs):
     assert found.best_version == best.step
     kept = {view.step for view in jobs.tenant.checkpoints(job_id)}
     assert kept == {4, best.step} - {0}
-    assert all(Path(view.path).is_dir() for view in jobs.tenant.checkpoints(job_id))
+    assert all(jobs.folder(view).is_dir() for view in jobs.tenant.checkpoints(job_id))
 
 
 @pytest.mark.parametrize("best_by", ["worse", "worse/letters"])

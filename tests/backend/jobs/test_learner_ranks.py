@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +22,7 @@ PAIRS = [{"prompt": f"{a}?", "chosen": f"it is {a}", "rejected": f"no, {a + 1}"}
 
 def weights(lab, job_id):
     """The tensors of a job's last checkpoint."""
-    folder = Path(lab.service.checkpoints(job_id)[-1].path)
+    folder = lab.folder(lab.service.checkpoints(job_id)[-1])
     (file,) = [path for path in folder.glob("*model.safetensors") if "optim" not in path.name]
     return load_file(file)
 

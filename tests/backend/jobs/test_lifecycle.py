@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -186,7 +185,7 @@ def test_applies_another_rate_to_written_data_from_the_next_step(lab, written):
     assert [json.loads(fact)["learning_rate"] for fact in lab.tenant.facts(job_id, "step")] == [5e-3] * 3
     (attempt,) = map(json.loads, lab.tenant.facts(job_id, "attempt"))
     (checkpoint,) = lab.tenant.checkpoints(job_id)
-    manifest = json.loads((Path(checkpoint.path) / "manifest.json").read_text())
+    manifest = json.loads((lab.folder(checkpoint) / "manifest.json").read_text())
     assert attempt["model_fingerprint"] == manifest["model_fingerprint"] != ""
 
 

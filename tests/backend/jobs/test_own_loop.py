@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.backend.jobs.policy_owner import BATCH, SEQUENCE, STEP, Owner
@@ -19,7 +17,7 @@ def owner(lab):
 
 def damage(lab, job_id):
     for view in lab.service.checkpoints(job_id):
-        for weights in Path(view.path).glob("*.safetensors"):
+        for weights in lab.folder(view).glob("*.safetensors"):
             weights.write_bytes(b"rust")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 
@@ -48,7 +47,7 @@ def steps(lab, owner):
 
 def damage_newest(lab, owner):
     newest = lab.service.checkpoints(owner.job_id)[-1]
-    for weights in Path(newest.path).glob("*.safetensors"):
+    for weights in lab.folder(newest).glob("*.safetensors"):
         weights.write_bytes(b"rust")
 
 

@@ -1,7 +1,5 @@
 """Whole jobs with PPO on the nano model: its value head learns with the policy and survives with it."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from safetensors.torch import load_file
@@ -27,7 +25,7 @@ KINDS = pytest.mark.parametrize("adapter", [LoRA(), FullParameters()], ids=["lor
 
 
 def head(lab, job_id):
-    folder = Path(lab.events(job_id, "checkpoint")[-1].path)
+    folder = lab.folder(lab.events(job_id, "checkpoint")[-1])
     return {name: tensor.numpy() for name, tensor in load_file(folder / "value_head.safetensors").items()}
 
 
@@ -79,7 +77,7 @@ def test_continues_with_policy_and_value_head_of_another_job(lab):
     other = lab.start(**{**settings, "algorithm": GRPO(group_size=4)}, initial_policy=f"{first}@2")
     lab.play_on(other)
     assert lab.state(other) is JobState.COMPLETED
-    folder = Path(lab.events(other, "checkpoint")[-1].path)
+    folder = lab.folder(lab.events(other, "checkpoint")[-1])
     assert not (folder / "value_head.safetensors").exists()
     # And from a job that had none, with a new one.
     third = lab.start(**settings, initial_policy=f"{other}@2")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -58,7 +57,7 @@ def test_trains_to_its_end_and_samples_its_policy_afterwards(lab, adapter):
     assert lab.weights(job_id, 1) != lab.weights(job_id, 2)
     checkpoint = lab.events(job_id, "checkpoint")[-1]
     assert checkpoint.step == 2
-    assert (Path(checkpoint.path) / "manifest.json").is_file()
+    assert (lab.folder(checkpoint) / "manifest.json").is_file()
     assert sample(lab, job_id).policy_version == 2
 
 
@@ -202,7 +201,7 @@ def test_leaves_policy_as_is_after_step_without_signal_counting_updates(lab, ski
     assert [step.metrics["skipped_updates"] for step in steps] == ([6.0, 6.0] if skip else [0.0, 0.0])
     assert [step.metrics["grad_norm"] for step in steps] == [0.0, 0.0]
     assert (lab.weights(job_id, 1) == lab.weights(job_id, 2)) == skip
-    taken = Checkpoint.open(lab.events(job_id, "checkpoint")[-1].path).manifest.optimizer_steps
+    taken = Checkpoint.open(lab.folder(lab.events(job_id, "checkpoint")[-1])).manifest.optimizer_steps
     assert taken == (0 if skip else 12)
     paid = lab.start(algorithm=algorithm, steps=1)
     lab.play_on(paid)

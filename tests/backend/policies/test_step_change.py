@@ -51,7 +51,7 @@ def kept(lab, job_id):
     """The steps of the job's checkpoints; the weights in each are those of its version."""
     views = lab.service.checkpoints(job_id)
     for view in views:
-        manifest = Checkpoint.open(view.path).manifest
+        manifest = Checkpoint.open(lab.folder(view)).manifest
         assert (manifest.step, manifest.weights_sha256) == (view.step, lab.weights(job_id, view.step))
         assert manifest.optimizer_steps == view.step
     return [view.step for view in views]
@@ -118,7 +118,7 @@ def test_keeps_last_good_version_of_job_on_written_data(lab, written, monkeypatc
     job_id = written.start("sft", ROWS, steps=5)
     ended(lab, job_id, "NonFiniteLossError")
     (view,) = lab.service.checkpoints(job_id)
-    assert (view.step, Checkpoint.open(view.path).manifest.optimizer_steps) == (2, 2)
+    assert (view.step, Checkpoint.open(lab.folder(view)).manifest.optimizer_steps) == (2, 2)
 
 
 def test_knows_only_of_refused_gradients_that_nothing_changed():

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +12,7 @@ from backend.learner.sequences import TrainSequence
 from backend.policies.bound import Bound, PoolParts
 from backend.policies.teacher import LoadedPolicy, open_teacher
 from backend.processes.children import freeze_startup_objects
-from backend.store.blobs import LocalBlobs
+from backend.store.local_blobs import LocalBlobs
 from tinkergym.algorithms import GRPO, PPO
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
@@ -154,7 +153,7 @@ def test_keeps_the_reference_after_restart_though_its_job_is_gone(lab, written, 
     lab.play_step(broken)
     lab.lease(broken)
     for view in lab.service.checkpoints(begun_with.partition("@")[0]):
-        for file in Path(view.path).iterdir():
+        for file in lab.folder(view).iterdir():
             file.unlink()
     lab.replace_pool()
     lab.pool.start_job(broken)
@@ -189,7 +188,7 @@ def test_keeps_what_job_began_with_beside_however_few_checkpoints(lab, written):
     assert lab.state(job_id) is JobState.COMPLETED, lab.events(job_id, "state")[-1]
     views = lab.service.checkpoints(job_id)
     assert [view.step for view in views] == [0, 3]
-    assert all((Path(view.path) / "manifest.json").is_file() for view in views)
+    assert all((lab.folder(view) / "manifest.json").is_file() for view in views)
     first, *later = kls(lab, job_id)
     assert first == 0.0
     assert len(later) == 2 and all(kl > 0 for kl in later)

@@ -16,7 +16,7 @@ from backend.policies.bound import Bound, PoolParts
 from backend.policies.directory import PolicyDirectory
 from backend.policies.early_requests import EarlyRequests
 from backend.policies.pool_policy import PoolPolicy
-from backend.store.blobs import LocalBlobs
+from backend.store.local_blobs import LocalBlobs
 from backend.store.store import Store
 from backend.store.tables import job_policies, policies
 from tinkergym.errors import ConflictError, NotFoundError, ParityError

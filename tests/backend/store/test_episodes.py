@@ -86,7 +86,7 @@ def test_keeps_results_of_ended_job_until_it_is_deleted(store, lease, held):
         assert service.episodes(lease.job_id, 1) == [result(1)]
         assert service.finish_unleased(lease.job_id, JobState.FAILED, "no worker can run it")
     assert service.episodes(lease.job_id, 1) == [result(1)]
-    store.tenant("ada").delete_job(lease.job_id, lambda: None)
+    store.tenant("ada").delete_job(lease.job_id)
     assert service.episodes(lease.job_id, 1) == []
 
 

@@ -2,8 +2,8 @@ import zlib
 
 import pytest
 
-from backend.store.blobs import LocalBlobs
 from backend.store.kept_episodes import KeptEpisodes
+from backend.store.local_blobs import LocalBlobs
 
 
 @pytest.fixture

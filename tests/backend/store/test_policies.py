@@ -58,23 +58,10 @@ def test_deletes_policy_and_checkpoints_with_the_job(store, ada, job):
     store.service().add_checkpoint(lease, view)
     assert ada.checkpoints(job.job_id) == [view]
     store.service().set_state(lease, JobState.CANCELLED)
-    ada.delete_job(job.job_id, lambda: None)
+    ada.delete_job(job.job_id)
     assert store.service().checkpoints(job.job_id) == []
     with pytest.raises(NotFoundError):
         found(ada, policy_id)
-
-
-def test_keeps_policy_of_a_job_whose_deletion_was_withdrawn(store, ada, job):
-    policies = ada.policies_of(job.job_id)
-    ada.request_cancel(job.job_id)
-
-    def refuses():
-        raise OSError
-
-    with pytest.raises(OSError):
-        ada.delete_job(job.job_id, refuses)
-    assert ada.policies_of(job.job_id) == policies
-    assert found(ada, policies[""]).made_by_job == job.job_id
 
 
 GAME = {"environment": EnvironmentRef(id="board/TicTacToe-v0"), "steps": 1}

@@ -103,7 +103,7 @@ def test_keeps_job_while_another_builds_on_its_policy_by_name(ada, job_id, polic
     ada.create_job(spec.model_copy(update={"initial_policy": f"{policy_id}@7"}), {})
     ada.request_cancel(job_id)
     with pytest.raises(ConflictError):
-        ada.delete_job(job_id, lambda: None)
+        ada.delete_job(job_id)
 
 
 @pytest.mark.parametrize("how", ["initial_policy", "against", "anchor"])

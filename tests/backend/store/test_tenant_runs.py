@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from backend.store.blobs import LocalBlobs
 from backend.store.kept_episodes import KeptEpisodes
+from backend.store.local_blobs import LocalBlobs
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.trajectory.trajectory import StopReason, Trajectory
 

@@ -1,0 +1,167 @@
+"""Blobs in a local folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from backend.errors import BlobsUnavailableError
+from backend.store.blobs import MANIFEST, BlobInfo, BlobMissingError, key_parts, listed_files
+from tinkergym.errors import StorageFullError
+
+_DRAFT = ".draft-"
+
+
+class LocalBlobs:
+    """Blobs in a local folder. Unfinished files of killed writers are never listed."""
+
+    def __init__(self, root: Path) -> None:
+        """Use the folder; it is created on the first write."""
+        self._root = root
+
+    def below(self, key: str) -> LocalBlobs:
+        """See `Blobs`."""
+        return LocalBlobs(self._path(key))
+
+    def where(self, key: str) -> str:
+        """See `Blobs`."""
+        return str(self._path(key))
+
+    def put(self, key: str, content: bytes | bytearray) -> None:
+        """See `Blobs`."""
+        path = self._path(key)
+        draft = path.with_name(f"{_DRAFT}{os.getpid()}-{os.urandom(4).hex()}")
+        with _full_disk_named(path):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            try:
+                with draft.open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                draft.replace(path)
+            finally:
+                draft.unlink(missing_ok=True)
+            _flush(path.parent)
+
+    def get(self, key: str) -> bytes:
+        """See `Blobs`."""
+        try:
+            return self._path(key).read_bytes()
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            raise BlobMissingError(key) from None
+
+    def has(self, key: str) -> bool:
+        """See `Blobs`."""
+        return self._path(key).exists()
+
+    def touch(self, key: str) -> bool:
+        """See `Blobs`."""
+        try:
+            os.utime(self._path(key))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def files(self, key: str = "") -> list[BlobInfo]:
+        """See `Blobs`."""
+        top = self._path(key)
+        found = []
+        for folder, _, names in os.walk(top):
+            for name in names:
+                if name.startswith("."):
+                    continue
+                path = Path(folder, name)
+                with suppress(FileNotFoundError):  # another's, moved or removed meanwhile
+                    status = path.stat()
+                    found.append(
+                        BlobInfo(
+                            key=path.relative_to(top).as_posix(),
+                            bytes=status.st_size,
+                            written_at=status.st_mtime,
+                        )
+                    )
+        return sorted(found, key=lambda info: info.key)
+
+    def folders(self, key: str = "") -> list[str]:
+        """See `Blobs`."""
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._path(key)) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+        return []
+
+    def delete(self, key: str) -> None:
+        """See `Blobs`."""
+        path = self._path(key)
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                path.unlink()
+
+    @contextmanager
+    def filling(self, key: str) -> Iterator[Path]:
+        """See `Blobs`."""
+        path = self._path(key)
+        with _full_disk_named(path):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            shutil.rmtree(path, ignore_errors=True)
+            try:
+                yield path
+                _flush(path.parent)
+            except BaseException:
+                shutil.rmtree(path, ignore_errors=True)
+                raise
+
+    def local(self, key: str, names: Collection[str] | None = None) -> Path:
+        """See `Blobs`."""
+        folder = self._path(key)
+        if names is None:
+            try:
+                manifest = (folder / MANIFEST).read_bytes()
+            except FileNotFoundError:
+                raise _missing(folder / MANIFEST) from None
+            names = listed_files(manifest, str(folder))
+        for name in names:
+            if not (folder / name).exists():
+                raise _missing(folder / name)
+        return folder
+
+    def remove_drafts(self, *, before: float) -> None:
+        """See `Blobs`."""
+        for draft in self._root.rglob(f"{_DRAFT}*"):
+            with suppress(FileNotFoundError):
+                if draft.stat().st_mtime < before:
+                    draft.unlink()
+
+    def _path(self, key: str) -> Path:
+        return self._root.joinpath(*key_parts(key))
+
+
+def _missing(file: Path) -> BlobsUnavailableError:
+    return BlobsUnavailableError(
+        f"blob store unavailable: {file} is missing, although the database names it",
+        hint="mount the disk, or restore the file from a backup; the job waits until it is there",
+    )
+
+
+def _flush(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _full_disk_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFullError(
+                f"no space left on the disk for {path}", hint="free space, then try again"
+            ) from error
+        raise

@@ -1,0 +1,205 @@
+"""Blobs in an object store by URL, such as `s3://bucket/prefix`. The only door to fsspec."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from backend.errors import BlobsUnavailableError, ConfigError
+from backend.store.blobs import MANIFEST, BlobInfo, BlobMissingError, key_parts
+from backend.store.folder_cache import FolderCache
+from tinkergym.errors import MissingExtraError, StorageFullError, TinkerGymError
+
+_PART_BYTES = 16 * 2**20
+"""Of a streamed upload or download; s3fs holds a few of them in memory."""
+
+_S3 = {
+    "use_listings_cache": False,
+    "config_kwargs": {"connect_timeout": 5, "read_timeout": 30, "retries": {"max_attempts": 2}},
+}
+_FULL = ("QuotaExceeded", "StorageFull", "InsufficientStorage", "XAmzStorageFull", "507")
+"""Codes with which S3 servers say that a bucket or its disk is full."""
+
+
+class ObjectBlobs:
+    """Blobs below a URL. Folders are read through a cache of this node."""
+
+    def __init__(self, url: str, cache: FolderCache) -> None:
+        """Use the store at `url`; nothing is sent yet.
+
+        Raises:
+            MissingExtraError: What speaks the URL's protocol is not installed.
+            ConfigError: Its protocol is not known.
+        """
+        self._url, self._cache = url.rstrip("/"), cache
+        self._fs = _file_system(self._url)
+        self._root = str(self._fs._strip_protocol(self._url)).rstrip("/")
+
+    def __reduce__(self) -> tuple[type[ObjectBlobs], tuple[str, FolderCache]]:
+        return ObjectBlobs, (self._url, self._cache)
+
+    def below(self, key: str) -> ObjectBlobs:
+        """See `Blobs`."""
+        return ObjectBlobs(self.where(key), self._cache)
+
+    def where(self, key: str) -> str:
+        """See `Blobs`."""
+        return "/".join((self._url, *key_parts(key)))
+
+    def put(self, key: str, content: bytes | bytearray) -> None:
+        """See `Blobs`."""
+        with self._answers(key):
+            self._fs.pipe_file(self._path(key), bytes(content))
+
+    def get(self, key: str) -> bytes:
+        """See `Blobs`."""
+        with self._answers(key):
+            content: bytes = self._fs.cat_file(self._path(key))
+            return content
+
+    def has(self, key: str) -> bool:
+        """See `Blobs`."""
+        try:
+            with self._answers(key):
+                self._fs.info(self._path(key))
+        except BlobMissingError:
+            return False
+        return True
+
+    def touch(self, key: str) -> bool:
+        """See `Blobs`."""
+        return self.has(key)
+
+    def files(self, key: str = "") -> list[BlobInfo]:
+        """See `Blobs`."""
+        top = self._path(key)
+        with self._answers(key):
+            found = self._fs.find(top, detail=True)
+        return [
+            BlobInfo(key=path.removeprefix(top).lstrip("/"), bytes=info["size"], written_at=_written_at(info))
+            for path, info in sorted(found.items())
+            if path != top
+        ]
+
+    def folders(self, key: str = "") -> list[str]:
+        """See `Blobs`."""
+        try:
+            with self._answers(key):
+                found = self._fs.ls(self._path(key), detail=True)
+        except BlobMissingError:
+            return []
+        return sorted(entry["name"].rpartition("/")[2] for entry in found if entry["type"] == "directory")
+
+    def delete(self, key: str) -> None:
+        """See `Blobs`."""
+        with suppress(BlobMissingError), self._answers(key):
+            self._fs.rm(self._path(key), recursive=True)
+
+    @contextmanager
+    def filling(self, key: str) -> Iterator[Path]:
+        """See `Blobs`."""
+        with self._cache.draft() as folder:
+            yield folder
+            # A folder whose upload was interrupted has no manifest, and is not named by a row.
+            last = folder / MANIFEST
+            for file in (*sorted(set(folder.iterdir()) - {last}), last):
+                with self._answers(key):
+                    self._upload(file, f"{key}/{file.name}")
+            self._cache.adopt(folder)
+
+    def local(self, key: str, names: Collection[str] | None = None) -> Path:
+        """See `Blobs`."""
+        try:
+            manifest = self.get(f"{key}/{MANIFEST}")
+            return self._cache.folder(
+                manifest,
+                names,
+                lambda name, path: self._download(f"{key}/{name}", path),
+                where=self.where(key),
+            )
+        except BlobMissingError as missing:
+            where = self.where(str(missing))
+            raise BlobsUnavailableError(
+                f"blob store unavailable: {where} is missing, although the database names it",
+                hint="restore it from a backup; the job waits until it is there",
+            ) from None
+
+    def remove_drafts(self, *, before: float) -> None:
+        """See `Blobs`; of uploads, the bucket's own rule does it."""
+        self._cache.remove_drafts(before=before)
+
+    def _upload(self, file: Path, key: str) -> None:
+        # One part at a time: with s3fs's defaults, 64 MiB take 129 MiB of memory.
+        self._fs.put_file(str(file), self._path(key), chunksize=_PART_BYTES, max_concurrency=1)
+
+    def _download(self, key: str, path: Path) -> None:
+        with (
+            self._answers(key),
+            self._fs.open(self._path(key), "rb", block_size=_PART_BYTES) as remote,
+            path.open("wb") as file,
+        ):
+            while part := remote.read(_PART_BYTES):
+                file.write(part)
+
+    def _path(self, key: str) -> str:
+        return "/".join((self._root, *key_parts(key)))
+
+    @contextmanager
+    def _answers(self, key: str) -> Iterator[None]:
+        """Turn the errors of a file system into ours."""
+        try:
+            yield
+        except (TinkerGymError, AssertionError):
+            raise
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            if "bucket does not exist" in str(error):
+                raise self._unavailable(error) from error
+            raise BlobMissingError(key) from None
+        except Exception as error:  # botocore's and aiohttp's errors have no common base class
+            full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if full or any(code in str(error) for code in _FULL):
+                raise StorageFullError(
+                    f"{self._url} is full: {error}", hint="free space there, then try again"
+                ) from error
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: Exception) -> BlobsUnavailableError:
+        return BlobsUnavailableError(
+            f"blob store unavailable: {self._url} answers {type(error).__name__}: {error}",
+            hint="check the network, the bucket and the credentials; jobs wait and go on by themselves",
+        )
+
+
+def _file_system(url: str) -> Any:
+    protocol = url.partition("://")[0]
+    try:
+        return _opened(protocol, os.getpid())
+    except ImportError as error:
+        raise MissingExtraError(
+            f"blobs={url} needs a package that is not installed: {error}",
+            hint="pip install 'tinkergym[s3]', or leave out the setting to use data_dir",
+            field="blobs",
+        ) from None
+    except ValueError as error:
+        raise ConfigError(
+            f"blobs={url} is not a URL of a known kind: {error}", hint="use s3://bucket/prefix", field="blobs"
+        ) from None
+
+
+@functools.lru_cache
+def _opened(protocol: str, _process_id: int) -> Any:
+    # fsspec keeps one per thread, each with connections of its own.
+    return fsspec.filesystem(protocol, skip_instance_cache=True, **(_S3 if protocol == "s3" else {}))
+
+
+def _written_at(info: dict[str, Any]) -> float:
+    time = info.get("LastModified") or info.get("mtime") or info.get("created")
+    return time.timestamp() if isinstance(time, datetime) else float(time or 0.0)

@@ -1,0 +1,40 @@
+"""Where the contract of `Blobs` is checked: a folder, fsspec's memory, and S3 where it is installed."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+from backend.store.folder_cache import FolderCache
+from backend.store.local_blobs import LocalBlobs
+from backend.store.object_blobs import ObjectBlobs
+
+HAS_S3 = bool(find_spec("s3fs") and find_spec("moto"))
+"""As in the environment of `make test-all PARTS=s3`."""
+PLACES = ["folder", "memory", *(["s3"] if HAS_S3 else [])]
+_numbers = itertools.count()
+
+
+def open_place(kind: str, tmp_path: Path, request, **cache):
+    """Return empty blobs of a kind, and others that share its store as on another node."""
+    if kind == "folder":
+        return LocalBlobs(tmp_path / "blobs"), LocalBlobs(tmp_path / "blobs")
+    url = f"memory://blobs-{next(_numbers)}" if kind == "memory" else request.getfixturevalue("bucket")
+    settings = {"most_bytes": 2**30, **cache}
+    return tuple(ObjectBlobs(url, FolderCache(tmp_path / node, **settings)) for node in ("here", "there"))
+
+
+def fill(blobs, key, **files: bytes) -> None:
+    """Write a folder with a manifest."""
+    with blobs.filling(key) as folder:
+        folder.mkdir()
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        listed = {
+            name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            for name, content in files.items()
+        }
+        (folder / "manifest.json").write_text(json.dumps({"files": listed}))
