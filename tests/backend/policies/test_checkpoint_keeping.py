@@ -109,7 +109,7 @@ def test_fails_job_with_reason_when_its_checkpoint_cannot_be_written(make_lab):
     assert lab.events(job_id, "state")[-1].state is JobState.FAILED
 
 
-def test_reads_checkpoints_of_earlier_versions_where_the_data_folder_is_now(make_lab):
+def test_reads_earlier_checkpoints_where_the_data_folder_is_now(make_lab):
     lab = make_lab()
     job_id = with_two_checkpoints(lab)
     lab.close_pool()
