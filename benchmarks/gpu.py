@@ -452,7 +452,7 @@ def train_speed(
     trained = [p for p in adapted.parameters() if p.requires_grad]
     for parameter in trained:
         parameter.data = parameter.data.float()  # master weights; the products are computed in bf16
-    optimiser = torch.optim.AdamW(trained, lr=1e-5, fused=True)
+    optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=True)
     sequences = work.train_tokens // work.train_length
     ids = torch.randint(0, model.config.vocab_size, (sequences, work.train_length + 1), device=device)
 
@@ -469,8 +469,8 @@ def train_speed(
         def step(step_loss: Callable[[Tensor], Tensor] = step_loss) -> None:
             for rows in torch.split(ids, work.micro_batch):
                 (step_loss(rows) / sequences).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
         try:
             found[way] = _train_seconds(step, work, device)
@@ -478,7 +478,7 @@ def train_speed(
             Exception
         ) as error:  # a way that this device or version does not support does not stop the other
             failed[way] = f"{type(error).__name__}: {str(error)[:300]}"
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=True)
     if not found:
         raise RuntimeError(f"no way of training works here: {failed}")
     way, seconds = min(found.items(), key=lambda item: item[1])

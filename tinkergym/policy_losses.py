@@ -222,7 +222,7 @@ def dro_loss(
         beta: The paper's tau: larger values stay closer.
 
     Source:
-        Direct Reward Optimisation, arXiv:2405.19107, per token.
+        Direct Reward Optimization, arXiv:2405.19107, per token.
     """
     gap = learner_logprobs - sampling_logprobs
     return -(advantages * gap - 0.5 * beta * gap.square())

@@ -102,7 +102,7 @@ class LockstepGate:
         (entry or self._pending.setdefault(lease_id, _Pending(request))).delivers.append(deliver)
         return None
 
-    def look(self) -> None:
+    def check_again(self) -> None:
         """Check again which episodes are unfinished, because a result arrived."""
         with self._changed:
             self._changed.notify_all()

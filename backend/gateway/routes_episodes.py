@@ -22,6 +22,7 @@ from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import ConflictError, InvalidRequestError, ServiceUnavailableError
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.events import JobState
+from tinkergym.schema.ids import EpisodeId
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.model import MOST_RESULTS
 from tinkergym.schema.parsing import parse_json
@@ -70,8 +71,7 @@ async def submit_episodes(
     job, pool = await in_turn(tenant.tenant_id, _job_of_clients, parts, tenant, job_id)
     ids = await aside(request, lambda: _episode_ids(request, body), body)
     # The pool has the episodes of many jobs and trusts us; only it parses the trajectories.
-    own = (f"{job_id}:", f"{job_id}/")
-    foreign = next((episode_id for episode_id in ids if not episode_id.startswith(own)), None)
+    foreign = next((episode_id for episode_id in ids if not _is_of(job_id, episode_id)), None)
     if foreign is not None:
         raise InvalidRequestError(f"{foreign!r} is not an episode of {job_id}", field="results.episode_id")
     if job.state.final:
@@ -82,6 +82,11 @@ async def submit_episodes(
     if pool is None:
         raise ServiceUnavailableError(f"{job_id} is being resumed", hint="hand the results in again")
     return _json(await parts.proxy.call(pool, "/episodes/submit", body, {"job_id": job_id}))
+
+
+def _is_of(job_id: str, episode_id: str) -> bool:
+    found = EpisodeId.find(episode_id)
+    return found is not None and found.job.job_id == job_id
 
 
 def _job_of_clients(

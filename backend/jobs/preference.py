@@ -73,7 +73,7 @@ class PreferenceJob(WrittenDataJob[PreferenceSpec]):
         passed = context.policy.forward_backward(sequences, likelihood_loss(), totals=_SUM)
         shared = {"shared_fraction": passed.metrics["shared_fraction"]}
         # The learner only sees a sum with the loss's gradient.
-        spike = self._losses.look(result.loss, name="loss_spike", least=LEAST_LOSS)
+        spike = self._losses.observe(result.loss, name="loss_spike", least=LEAST_LOSS)
         return Update(loss=result.loss, metrics={**result.metrics, **shared, **spike})
 
     def _measure(self, records: Sequence[Record]) -> dict[str, float]:

@@ -56,7 +56,7 @@ def updating(
     *,
     before_step: Callable[[list[FloatArray]], None] | None = None,
 ) -> Updating:
-    """Learn from sequences and take one optimiser step.
+    """Learn from sequences and take one optimizer step.
 
     Args:
         context: The job's context.

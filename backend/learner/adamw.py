@@ -22,7 +22,7 @@ Groups = Sequence[Mapping[str, nn.Parameter]]
 
 
 class Stepper(Protocol):
-    """The interface that `PolicyOptimiser` uses."""
+    """The interface that `PolicyOptimizer` uses."""
 
     groups: list[dict[str, Any]]
     """One per group of parameters; `lr` and `weight_decay` are read at each step."""

@@ -111,7 +111,7 @@ def begin(state: TrainingState, part: PolicyBatch, *, limits: TokenLimits, runne
         weights=weights,
         loss=part.loss,
         aside=[*policy.computed, *(head.parameters.values() if head else ())] if aside else (),
-        into=state.optimiser.parameters if aside else (),
+        into=state.optimizer.parameters if aside else (),
         workers=workers,
         value_head=head,
     )

@@ -20,12 +20,12 @@ from backend.learner.checkpoints import CheckpointManifest
 from backend.learner.device_turns import DeviceTurns
 from backend.learner.forward_backward import PolicyBatch, forward_backward
 from backend.learner.loaded_model import LoadedModel
-from backend.learner.optimiser import DEFAULT
 from backend.learner.pass_results import ForwardBackwardResult, OptimStepResult
 from backend.learner.pass_runner import PassRunner, trained_numbers
 from backend.learner.policies import FullPolicy
 from backend.learner.policy_checkpoints import Progress, open_for, restore_policy, save_policy
 from backend.learner.policy_factory import MakeFull, PolicyFactory
+from backend.learner.policy_optimizer import DEFAULT
 from backend.learner.sequences import (
     BatchTotals,
     FloatArray,
@@ -166,10 +166,10 @@ class Learner:
         """
         state = self._policies[policy_id]
         state.pending = True
-        return state.optimiser.gradient()
+        return state.optimizer.gradient()
 
     def optim_step(self, policy_id: str, **settings: Unpack[OptimizerStep]) -> OptimStepResult:
-        """Apply the accumulated gradient with AdamW and clear it; see `PolicyOptimiser.step`.
+        """Apply the accumulated gradient with AdamW and clear it; see `PolicyOptimizer.step`.
 
         Raises:
             ConflictError: There is no accumulated gradient.
@@ -232,13 +232,13 @@ class Learner:
         directory: str | Path,
         adapter: LoRA | FullParameters,
         *,
-        fresh_optimiser: bool = False,
+        fresh_optimizer: bool = False,
         value_head: bool = False,
         optimizer: AdamW = DEFAULT,
     ) -> CheckpointManifest:
         """Create a policy from a checkpoint, with its optimizer state or, for a new training run, without.
 
-        A new training run (`fresh_optimiser`) with a value head uses the checkpoint's, if it has one. Raises
+        A new training run (`fresh_optimizer`) with a value head uses the checkpoint's, if it has one. Raises
         ConflictError if the policy exists, and otherwise what `open_for` and `restore_policy` raise.
         """
         checkpoint = open_for(Path(directory), adapter, base=self._base)
@@ -246,7 +246,7 @@ class Learner:
             policy_id, adapter, model_dir=str(directory), value_head=value_head, optimizer=optimizer
         )
         try:
-            restore_policy(checkpoint, state, fresh=fresh_optimiser)
+            restore_policy(checkpoint, state, fresh=fresh_optimizer)
         except BaseException:
             self.drop(policy_id)
             raise

@@ -13,7 +13,7 @@ _OF_WEIGHTS = "importance_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardBackwardResult:
-    """Results of a batch under the weights before the next optimiser step."""
+    """Results of a batch under the weights before the next optimizer step."""
 
     loss: float
     learner_logprobs: list[FloatArray]
@@ -60,7 +60,7 @@ def metrics_over_parts(parts: Sequence[BatchPart]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimStepResult:
-    """The result of an optimiser step."""
+    """The result of an optimizer step."""
 
     grad_norm: float
     """L2 over all parameters except a value head's, before clipping."""

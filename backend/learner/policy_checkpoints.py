@@ -41,7 +41,7 @@ def save_policy(
     directory: Path, state: TrainingState, weights: PolicyWeights, *, base: LoadedModel, progress: Progress
 ) -> CheckpointManifest:
     """Write a policy's checkpoint; `weights` are its current ones."""
-    policy, optimizer_state = state.policy, state.optimiser.state()
+    policy, optimizer_state = state.policy, state.optimizer.state()
     with writing(directory) as writer:
         if isinstance(policy, LoraPolicy):
             writer.add_tensors(_ADAPTER_FILE, weights.tensors)
@@ -56,7 +56,7 @@ def save_policy(
             policy_version=progress.policy_version,
             adapter=policy.adapter,
             model_fingerprint=base.fingerprint,
-            optimizer_steps=state.optimiser.steps,
+            optimizer_steps=state.optimizer.steps,
             weights_file=_ADAPTER_FILE if isinstance(policy, LoraPolicy) else _MODEL_FILE,
             weights_sha256=weights_sha256(weights),
             extra=dict(progress.extra),
@@ -117,7 +117,7 @@ def restore_policy(checkpoint: Checkpoint, state: TrainingState, *, fresh: bool)
         )
     if not fresh:
         moments = checkpoint.tensors_on_disk(_OPTIMIZER_FILE)
-        state.optimiser.restore(moments, steps=checkpoint.manifest.optimizer_steps)
+        state.optimizer.restore(moments, steps=checkpoint.manifest.optimizer_steps)
 
 
 def full_weights(checkpoint: Checkpoint) -> FullWeights:

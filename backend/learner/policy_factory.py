@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import torch
 
 from backend.learner.loaded_model import LoadedModel, is_exact
-from backend.learner.optimiser import PolicyOptimiser
 from backend.learner.policies import FullPolicy, LoraPolicy, MasteredPolicy
+from backend.learner.policy_optimizer import PolicyOptimizer
 from backend.learner.training_states import TrainingState
 from backend.learner.value_head import ValueHead
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
@@ -61,11 +61,11 @@ class PolicyFactory:
         self._made += 1
         try:
             head = ValueHead(policy.lm.hidden_size, device=self.base.lm.device) if value_head else None
-            optimiser = PolicyOptimiser(policy.parameters, head.parameters if head else None, optimizer)
+            stepping = PolicyOptimizer(policy.parameters, head.parameters if head else None, optimizer)
         except BaseException:
             policy.drop()
             raise
-        return TrainingState(policy, optimiser, head)
+        return TrainingState(policy, stepping, head)
 
     def _full_policy(self, model_dir: str, adapter: FullParameters) -> FullPolicy:
         made = self.make_full(self.base, model_dir, adapter) if self.make_full else None

@@ -27,7 +27,7 @@ class SpikeWatch:
     def __init__(self) -> None:
         self._seen: deque[float] = deque(maxlen=_REMEMBERED)
 
-    def look(self, value: float, *, name: str, least: float = 0.0) -> dict[str, float]:
+    def observe(self, value: float, *, name: str, least: float = 0.0) -> dict[str, float]:
         """Add a value, and return `{name: times the usual size}` if it is a spike, else nothing.
 
         A spike is ten times as large as usual and ten times as far from the median as usual. Both, because

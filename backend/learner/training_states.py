@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from backend.learner.optimiser import PolicyOptimiser
 from backend.learner.pass_results import ForwardBackwardResult, OptimStepResult
 from backend.learner.policies import FullPolicy, LoraPolicy
+from backend.learner.policy_optimizer import PolicyOptimizer
 from backend.learner.spikes import LEAST_LOSS, SpikeWatch
 from backend.learner.value_head import ValueHead
 from tinkergym.errors import ConflictError, NotFoundError
@@ -22,7 +22,7 @@ class TrainingState:
     """A policy and its training state."""
 
     policy: LoraPolicy | FullPolicy
-    optimiser: PolicyOptimiser
+    optimizer: PolicyOptimizer
     value_head: ValueHead | None = None
     pending: bool = False
     """Whether there is an accumulated gradient."""
@@ -31,22 +31,22 @@ class TrainingState:
 
     def forget_gradient(self) -> None:
         """Discard the accumulated gradient."""
-        self.optimiser.clear()
+        self.optimizer.clear()
         self.pending = False
 
     def watched(self, result: ForwardBackwardResult) -> ForwardBackwardResult:
         """Return the result of a batch with a metric for a loss that is a spike."""
-        result.metrics.update(self.losses.look(result.loss, name="loss_spike", least=LEAST_LOSS))
+        result.metrics.update(self.losses.observe(result.loss, name="loss_spike", least=LEAST_LOSS))
         return result
 
     def step(self, settings: OptimizerStep) -> OptimStepResult:
-        """Apply the accumulated gradient and clear it; see `PolicyOptimiser.step`."""
+        """Apply the accumulated gradient and clear it; see `PolicyOptimizer.step`."""
         self.pending = False
-        stepped = self.optimiser.step(**settings)
+        stepped = self.optimizer.step(**settings)
         if not stepped.skipped:
             self.policy.updated()
             # Not after zeros, which would make any later gradient a spike.
-            stepped.metrics.update(self.grad_norms.look(stepped.grad_norm, name="grad_norm_spike"))
+            stepped.metrics.update(self.grad_norms.observe(stepped.grad_norm, name="grad_norm_spike"))
         return stepped
 
 

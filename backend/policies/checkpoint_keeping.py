@@ -158,7 +158,7 @@ class PolicyCheckpoints:
             aside,
             directory,
             self._adapter,
-            fresh_optimiser=not with_optimizer,
+            fresh_optimizer=not with_optimizer,
             optimizer=self._spec.optimizer,
         )
         return aside
@@ -184,7 +184,7 @@ class PolicyCheckpoints:
         if not is_there:
             self._drop(self._beginning_id)
             directory = self._local(next(view for view in self.views() if view.step == 0))
-            self._learner.load(self._beginning_id, directory, self._adapter, fresh_optimiser=True)
+            self._learner.load(self._beginning_id, directory, self._adapter, fresh_optimizer=True)
         try:
             yield LoadedPolicy(self._learner, self._beginning_id, shared=True)
         finally:
@@ -212,7 +212,7 @@ class PolicyCheckpoints:
             self._id,
             self._bound.pool.checkpoint(found, field=field),
             self._adapter,
-            fresh_optimiser=True,
+            fresh_optimizer=True,
             value_head=self._has_value_head,
             optimizer=self._spec.optimizer,
         )

@@ -65,7 +65,7 @@ def open_teacher(student: Bound, teacher: str) -> LoadedPolicy:
     policy_id = f"{student.policy_id}/teacher"
     with suppress(NotFoundError):
         learner.drop(policy_id)
-    learner.load(policy_id, directory, taught.policy.adapter, fresh_optimiser=True)
+    learner.load(policy_id, directory, taught.policy.adapter, fresh_optimizer=True)
     return LoadedPolicy(learner, policy_id, shared=shared)
 
 

@@ -93,7 +93,7 @@ class ScriptedJobs:
     def create(self, spec: JobSpec) -> JobView:
         """Start a job without a client."""
         job_id = self._store.tenant(self._tenant).create_job(spec, {}).job_id
-        self.look()
+        self.schedule()
         return self.get(job_id).view
 
     def get(self, job_id: str) -> ScriptedJob:
@@ -112,7 +112,7 @@ class ScriptedJobs:
             return 0
         return self._service.job(PolicyRef.parse(policy).owner).policy_version
 
-    def look(self) -> None:
+    def schedule(self) -> None:
         """Take up queued jobs, and end or pause those that should."""
         with self.changed:
             for queued in self._service.queued_jobs():
@@ -135,7 +135,7 @@ class ScriptedJobs:
             job = self.get(job_id)
             if state is JobState.RUNNING:
                 self._service.client_came(job_id)
-                self.look()
+                self.schedule()
             elif state is JobState.WAITING_FOR_CLIENT:
                 assert job.lease is not None
                 self._service.park(job.lease, reason)

@@ -192,7 +192,7 @@ class ScriptedService:
     async def _look_and_send(self, send: Send, message: Message) -> None:
         """Let the pool see what a request changed before its client hears of it."""
         if message["type"] == "http.response.start":
-            await to_thread.run_sync(self.jobs.look)
+            await to_thread.run_sync(self.jobs.schedule)
         await send(message)
 
     async def _send_events(self, scope: Scope, send: Send, message: Message) -> None:

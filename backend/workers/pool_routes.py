@@ -51,7 +51,7 @@ class PoolRoutes:
         """Store results; with a job, only its own."""
         reply = self._parts.boards.submit(request, job_id)
         for gate in self._jobs.gates.values():
-            gate.look()
+            gate.check_again()
         return reply
 
     def wait_for_call(self, job_id: str, seq: int, seconds: float) -> None:

@@ -1,6 +1,6 @@
 """TRL's GRPOTrainer on given prompts: prints what each step took. Needs trl, datasets, peft, no tinkergym.
 
-Its settings are the fastest that TRL has for this work on a CPU: one optimiser step per batch, no reference
+Its settings are the fastest that TRL has for this work on a CPU: one optimizer step per batch, no reference
 model, no recomputed logprobs, no gradient checkpointing, nothing logged or saved on the way.
 """
 

@@ -55,7 +55,7 @@ class Worker:
             thread = self.threads[job_id] = threading.Thread(target=loop.run, name=f"job-{job_id}")
             thread.start()
 
-    def look(self) -> None:
+    def beat(self) -> None:
         """Do what a heartbeat does."""
         for job_id, control in self.controls.items():
             request = self._jobs.service.stop_request(job_id, time.time())
@@ -159,8 +159,8 @@ class ScriptedJobs(WatchedJobs):
         self.replace_worker()
         self.start_job(job_id)
 
-    def look_again(self) -> None:
-        self.worker.look()
+    def pass_time(self) -> None:
+        self.worker.beat()
         threading.Event().wait(_LOOK_SECONDS)
 
     # --- playing ---

@@ -88,7 +88,7 @@ class WatchedJobs:
         """Return a checkpoint's folder."""
         return Path(self.config.job_files.where(stored.key))
 
-    def look_again(self) -> None:
+    def pass_time(self) -> None:
         """Let time pass while a test waits."""
         threading.Event().wait(0.02)
 
@@ -97,7 +97,7 @@ class WatchedJobs:
         while not happened():
             if time.monotonic() > deadline:
                 pytest.fail(f"waited in vain; the job's events: {self.events(job_id, 'state')}")
-            self.look_again()
+            self.pass_time()
 
     def until_state(self, job_id: str, state: JobState) -> None:
         self.until(job_id, lambda: self.state(job_id) is state)

@@ -168,7 +168,7 @@ def test_scales_adapter_alike_in_learner_engine_and_export(learner, start_engine
 
 
 def test_applies_step_once_however_often_it_is_asked_for(learner, bench):
-    """Fails when an optimiser step leaves its gradient waiting, or adding to the next one's."""
+    """Fails when an optimizer step leaves its gradient waiting, or adding to the next one's."""
     learner.create_policy("p", bench.ADAPTER, seed=1)
     learner.forward_backward("p", bench.batch(7), bench.UNCLIPPED)
     learner.optim_step("p", learning_rate=1e-2)

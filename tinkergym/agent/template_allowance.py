@@ -71,7 +71,7 @@ def charge(units: int) -> None:
         )
 
 
-def weigh(value: Any, depth: int = 0) -> int:
+def charge_for(value: Any, depth: int = 0) -> int:
     """Charge for looking at all of a value, which may contain another one many times; return the units.
 
     Raises:
@@ -93,7 +93,7 @@ def weigh(value: Any, depth: int = 0) -> int:
     if parts and depth == _DEEPEST:
         raise OverflowError(f"it nests values more than {_DEEPEST} deep")
     for part in parts:
-        units += weigh(part, depth + 1)
+        units += charge_for(part, depth + 1)
     return units
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from string import Formatter
 from typing import Any
 
-from tinkergym.agent.template_allowance import ITEM, charge, weigh
+from tinkergym.agent.template_allowance import ITEM, charge, charge_for
 
 _CALL = 50
 """Units of any filter, test or call."""
@@ -74,7 +74,7 @@ def foresee_filter(name: str, given: tuple[Any, ...], kwargs: Mapping[str, Any])
     if name == "format" and everything:
         _foresee_percent(*everything)
     elif name == "in" and len(everything) > 1:
-        weigh(everything[0])
+        charge_for(everything[0])
         charge_container(everything[1])
     elif everything:
         _foresee(name, everything[0], everything[1:])
@@ -83,7 +83,7 @@ def foresee_filter(name: str, given: tuple[Any, ...], kwargs: Mapping[str, Any])
 def foresee_at_once(given: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Charge for a filter or test that does not look at what its first argument contains."""
     charge(_CALL)
-    _weigh_all([*given[1:], *kwargs.values()])
+    _charge_for_all([*given[1:], *kwargs.values()])
 
 
 def foresee_call(function: Any, given: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -104,14 +104,14 @@ def foresee_call(function: Any, given: tuple[Any, ...], kwargs: Mapping[str, Any
         _foresee(name, owner, everything)
     else:
         charge(ITEM * len(owner) if isinstance(owner, Mapping) and name == "copy" else 0)
-        _weigh_all(everything)
+        _charge_for_all(everything)
 
 
 def _foresee(name: str, subject: Any, others: list[Any]) -> None:
     """Charge for the input, times what the arguments make of each part of it."""
     of_items = name in _OF_ITEMS and not isinstance(subject, str)
-    size = ITEM * length(subject) if of_items else weigh(subject)
-    _weigh_all(others)
+    size = ITEM * length(subject) if of_items else charge_for(subject)
+    _charge_for_all(others)
     numbers = sum(abs(one) for one in others if isinstance(one, int))
     charge(numbers if name != "round" else numbers**2)  # Its number is an exponent.
     texts = [one for one in others if isinstance(one, str)]
@@ -147,7 +147,7 @@ def foresee_operator(operator: str, left: Any, right: Any) -> None:
         times = max(1, *(one for one in (left, right) if isinstance(one, int)), 1) if operator == "*" else 1
         charge(times * (length(left) + length(right)) * unit)
     else:
-        _weigh_all((left, right))
+        _charge_for_all((left, right))
 
 
 def refuse_large(bits: int) -> None:
@@ -165,7 +165,7 @@ def charge_container(container: Any) -> None:
     if isinstance(container, Mapping):
         charge(ITEM)
     else:
-        weigh(container)
+        charge_for(container)
 
 
 def length(value: Any) -> int:
@@ -176,13 +176,13 @@ def length(value: Any) -> int:
         return 0
 
 
-def _weigh_all(values: Iterable[Any]) -> int:
-    return sum(map(weigh, values))
+def _charge_for_all(values: Iterable[Any]) -> int:
+    return sum(map(charge_for, values))
 
 
 def _foresee_percent(form: Any, *values: Any) -> None:
     """Charge for a format with `%`."""
-    rest = weigh(form) + _weigh_all(values)
+    rest = charge_for(form) + _charge_for_all(values)
     charge(sum(abs(one) for one in values if isinstance(one, int)))  # `*` takes a width from a value.
     if isinstance(form, str):
         charge(_total(_WIDTH.findall(form)) + form.count("%") * rest)
@@ -190,7 +190,7 @@ def _foresee_percent(form: Any, *values: Any) -> None:
 
 def _foresee_braces(form: str, *values: Any) -> None:
     """Charge for a format with braces."""
-    rest = weigh(form) + _weigh_all(values)
+    rest = charge_for(form) + _charge_for_all(values)
     for spec in _specs(form):
         if "{" in spec:
             raise OverflowError("it takes a width from a value")

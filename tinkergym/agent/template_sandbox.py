@@ -16,7 +16,7 @@ from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from tinkergym.agent.template_allowance import ITEM, charge, weigh
+from tinkergym.agent.template_allowance import ITEM, charge, charge_for
 from tinkergym.agent.template_costs import (
     AT_ONCE_FILTERS,
     AT_ONCE_TESTS,
@@ -86,7 +86,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def getitem(self, obj: Any, argument: Any) -> Any:
         """Return an item; the hash of a tuple reads all of it."""
         if not isinstance(argument, str | int):
-            weigh(argument)
+            charge_for(argument)
         return super().getitem(obj, argument)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -184,7 +184,7 @@ def _spent(_: Context, units: int) -> None:
 
 @pass_context
 def _weighed(_: Context, value: Any) -> Any:
-    weigh(value)
+    charge_for(value)
     return value
 
 
@@ -217,7 +217,7 @@ def _counting(items: Iterable[Any]) -> Iterator[Any]:
 @pass_context
 def _joined(_: Context, parts: list[Any]) -> str:
     for part in parts:
-        weigh(part)
+        charge_for(part)
     return "".join([str(part) for part in parts])
 
 

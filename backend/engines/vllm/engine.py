@@ -263,7 +263,7 @@ class VllmEngine:
             if self._process.asleep and self._sleep_mode == "offload":
                 self._exchange.ask(OpenRequest({"do": "wake"}))
             else:
-                self._process.rouse()
+                self._process.wake()
 
     def close(self) -> None:
         """Stop; unanswered requests fail with ServiceUnavailableError."""

@@ -54,7 +54,7 @@ class Exchange:
             # Not while holding the lock: the callback may submit another request.
             threading.Thread(target=entry.fail, args=(error,), daemon=True).start()
             return
-        self._process.rouse()
+        self._process.wake()
         self._requests.add(entry)
         if entry.batch_of is None and entry.request is None:
             self._process.send(entry.message)

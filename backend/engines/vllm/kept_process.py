@@ -148,14 +148,14 @@ class KeptProcess:
         if self._process is not None and self.ready.is_set():
             self._process.send(message)
 
-    def rouse(self) -> None:
+    def wake(self) -> None:
         """Wake up, without waiting."""
         self.asleep = False
         self._resting.set()  # for a caller that waits until it sleeps
         self._awake.set()
 
     def end_to_sleep(self) -> None:
-        """End the process; `rouse` starts another."""
+        """End the process; `wake` starts another."""
         assert self._process is not None
         self.asleep = True
         self._naps += 1
@@ -171,7 +171,7 @@ class KeptProcess:
         """End the process and the thread, which answers what is open. Takes the lock itself."""
         with self._lock:
             self._closing = True
-            self.rouse()
+            self.wake()
             process = self._process
         if process is not None:
             process.hang_up()
@@ -190,7 +190,7 @@ class KeptProcess:
                     self._broken = InternalServiceError(
                         "the vLLM engine is in an unexpected state", hint=f"see {SERVICE_LOG}"
                     )
-                self.rouse()
+                self.wake()
                 error = self.error
             self.ready.set()
             assert error is not None

@@ -201,7 +201,7 @@ class Rank(Learner):
         state = self._policies.without_gradient(policy_id)
         if self._divides(policy_id):
             self.weights(policy_id)
-            state.optimiser.state()
+            state.optimizer.state()
         return None
 
     def create_policy(self, policy_id: str, *args: Any, **settings: Any) -> None:

@@ -28,6 +28,12 @@ def preflight():
     return Preflight(Catalog(), GatewayLimits(job_check_seconds=20))
 
 
+@pytest.fixture(scope="module")
+def of_games():
+    """Tries each game once, whatever the seats are: a child process for each takes a second."""
+    return Preflight(Catalog(), GatewayLimits(job_check_seconds=20))
+
+
 def test_knows_packs_version_and_system_prompt_of_sound_environment(pack, preflight):
     assert preflight.check(spec()) == Checked(packs={"odd": "0.3"}, environment_prompt="s" * 10)
 
@@ -110,7 +116,7 @@ def test_rejects_longer_context_than_the_model_has_by_name(preflight):
 @pytest.mark.parametrize(
     ("limits", "max_turn_tokens"), [(Limits(max_context_tokens=150), 10), (Limits(), 150)]
 )
-def test_fits_each_seat_into_the_context_of_its_own_model(preflight, rollout, limits, max_turn_tokens):
+def test_fits_each_seat_into_the_context_of_its_own_model(of_games, rollout, limits, max_turn_tokens):
     job = of_game(["x", "o"]).model_copy(
         update={
             "rollout": rollout,
@@ -120,7 +126,7 @@ def test_fits_each_seat_into_the_context_of_its_own_model(preflight, rollout, li
         }
     )
     with pytest.raises(InvalidRequestError) as caught:
-        preflight.check(job)
+        of_games.check(job)
     assert caught.value.field == "agents.o"
 
 
@@ -148,29 +154,29 @@ def of_game(agents):
 @pytest.mark.parametrize(
     ("agents", "field"), [(["x", "o", "black"], "agents.black"), (["x"], "agents"), ([], "environment.id")]
 )
-def test_rejects_seats_that_are_not_the_games(preflight, agents, field):
+def test_rejects_seats_that_are_not_the_games(of_games, agents, field):
     with pytest.raises(InvalidRequestError) as caught:
-        preflight.check(of_game(agents))
+        of_games.check(of_game(agents))
     assert caught.value.field == field
 
 
 @pytest.mark.parametrize(
     "seat", [Train(system_prompt="s" * 100_000), Train(sampling=Sampling(max_turn_tokens=100_000))]
 )
-def test_rejects_seat_whose_prompt_and_completion_do_not_fit(preflight, seat):
+def test_rejects_seat_whose_prompt_and_completion_do_not_fit(of_games, seat):
     job = of_game(["x", "o"])
     job = job.model_copy(update={"agents": {**job.agents, "o": seat}})
     with pytest.raises(PromptTooLongError) as caught:
-        preflight.check(job)
+        of_games.check(job)
     assert caught.value.field == "agents.o"
 
 
-def test_accepts_game_with_a_seat_per_agent_and_knows_pack(preflight):
+def test_accepts_game_with_a_seat_per_agent_and_knows_pack(of_games):
     job = of_game(["o", "x"])
-    assert preflight.check(job).packs.keys() == {"board"}
+    assert of_games.check(job).packs.keys() == {"board"}
     # Its own evaluation may name it.
     named = job.model_copy(update={"evaluate": [EvaluateEvery(1, job.environment.id)]})
-    assert preflight.check(named).packs.keys() == {"board"}
+    assert of_games.check(named).packs.keys() == {"board"}
 
 
 def test_tries_each_of_several_environments(preflight, pack):

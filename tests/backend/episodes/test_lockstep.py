@@ -92,7 +92,7 @@ def test_does_not_wait_for_an_ended_episode(table):
     two = table(["a", "b"])
     two.ask("b")
     two.playing = ["b"]
-    two.gate.look()
+    two.gate.check_again()
     two.answered(1)
     assert two.engine.batches == [["b"]]
 

@@ -60,10 +60,10 @@ def test_learns_nothing_from_a_teacher_that_is_the_student(lab):
 def test_reports_spike_of_the_first_of_several_updates(lab, monkeypatch):
     said = [{"loss_spike": 12.0}]
 
-    def look(self, value, *, name, least=0.0):
+    def observe(self, value, *, name, least=0.0):
         return said.pop() if said and name == "loss_spike" else {}
 
-    monkeypatch.setattr(SpikeWatch, "look", look)
+    monkeypatch.setattr(SpikeWatch, "observe", observe)
     student = distill(lab, "nano", steps=1, updates_per_step=2)
     lab.play_on(student)
     (step,) = lab.events(student, "step")

@@ -1,4 +1,4 @@
-"""What a step's optimiser steps are made of when its episodes are cut into minibatches."""
+"""What a step's optimizer steps are made of when its episodes are cut into minibatches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tinkergym.schema.parsing import parse_spec
 
 @pytest.fixture
 def calls(monkeypatch):
-    """What the learner is asked, in order: the sequences of an update, and None for an optimiser step."""
+    """What the learner is asked, in order: the sequences of an update, and None for an optimizer step."""
     seen: list = []
     forward_backward, optim_step = Learner.forward_backward, Learner.optim_step
 

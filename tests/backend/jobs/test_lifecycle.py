@@ -70,7 +70,7 @@ def test_finishes_step_first_when_paused_while_learning(jobs, held):
     jobs.play_step(job_id)
     assert held.reached.wait(30)
     jobs.tenant.request_pause(job_id)
-    jobs.worker.look()
+    jobs.worker.beat()
     held.go_on.set()
     jobs.until_state(job_id, JobState.PAUSED)
     assert [view.step for view in jobs.service.checkpoints(job_id)] == [2]
@@ -87,7 +87,7 @@ def test_pauses_and_resumes_written_data_with_the_same_bits(jobs, written_jobs, 
     job_id = written_jobs.start(kind, rows, **settings)
     assert held.reached.wait(60)
     jobs.tenant.request_pause(job_id)
-    jobs.worker.look()
+    jobs.worker.beat()
     held.go_on.set()
     jobs.until_state(job_id, JobState.PAUSED)
     step = jobs.service.job(job_id).step

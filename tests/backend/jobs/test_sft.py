@@ -67,10 +67,10 @@ def test_measures_drift_of_a_published_version(lab, written, kind, rows):
 
 @pytest.mark.parametrize(("kind", "rows"), [("sft", ROWS), ("preference", PAIRS)])
 def test_reports_loss_spike_as_metric_and_warning(lab, written, kind, rows, monkeypatch):
-    def look(self, value, *, name, least=0.0):
+    def observe(self, value, *, name, least=0.0):
         return {name: value} if name == "loss_spike" else {}
 
-    monkeypatch.setattr(SpikeWatch, "look", look)
+    monkeypatch.setattr(SpikeWatch, "observe", observe)
     job_id = written.run(kind, rows, steps=1, batch_size=3)
     (step,) = lab.events(job_id, "step")
     assert step.metrics["loss_spike"] == step.loss

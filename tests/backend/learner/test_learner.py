@@ -68,7 +68,7 @@ def gradients(learner, policy_id, batch, loss=None, **kwargs):
 def pending(learner, policy_id):
     entry = learner._policies[policy_id]
     found = {name: p.grad.clone() for name, p in entry.policy.parameters.items()}
-    entry.optimiser.clear()
+    entry.optimizer.clear()
     return found
 
 

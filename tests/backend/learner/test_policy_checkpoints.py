@@ -46,7 +46,7 @@ def test_rejects_weights_that_are_read_differently_than_saved(learner, batch, ad
     manifest["weights_sha256"] = "0" * 64
     (tmp_path / "step-1" / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(CheckpointCorruptError):
-        learner.load("p", tmp_path / "step-1", adapter, fresh_optimiser=training == "another")
+        learner.load("p", tmp_path / "step-1", adapter, fresh_optimizer=training == "another")
     assert learner.policy_ids == []
 
 

@@ -3,7 +3,7 @@ from backend.learner.spikes import LEAST_LOSS, SpikeWatch
 
 def watched(numbers, least=0.0):
     watch = SpikeWatch()
-    return [watch.look(number, name="spike", least=least) for number in numbers]
+    return [watch.observe(number, name="spike", least=least) for number in numbers]
 
 
 def test_names_how_many_times_larger_a_spike_is():

@@ -265,15 +265,15 @@ def test_resumes_with_a_head_only_if_training_had_one(learner, saved, tmp_path):
 
 
 def test_takes_over_renews_or_drops_a_head_in_another_training(learner, saved, batch, tmp_path):
-    learner.load("taken", saved, ADAPTERS[0], fresh_optimiser=True, value_head=True)
+    learner.load("taken", saved, ADAPTERS[0], fresh_optimizer=True, value_head=True)
     np.testing.assert_array_equal(
         np.concatenate(learner.values("taken", batch)), np.concatenate(learner.values("p", batch))
     )
-    learner.load("without", saved, ADAPTERS[0], fresh_optimiser=True)
+    learner.load("without", saved, ADAPTERS[0], fresh_optimizer=True)
     with pytest.raises(ConflictError, check=lambda error: error.code == "no_value_head"):
         learner.values("without", batch)
     learner.save("without", tmp_path / "without", step=0, policy_version=0)
-    learner.load("new", tmp_path / "without", ADAPTERS[0], fresh_optimiser=True, value_head=True)
+    learner.load("new", tmp_path / "without", ADAPTERS[0], fresh_optimizer=True, value_head=True)
     assert not np.concatenate(learner.values("new", batch)).any()
 
 

@@ -220,7 +220,7 @@ def test_lays_gradients_out_as_parameters_whatever_autograd_returns(model_dir, m
     learner.create_policy("p", FullParameters(), seed=3)
     state, part = learner._policies["p"], PolicyBatch(sequences=make_batch(seed=5), loss=policy_loss())
     train_pass = begin(state, part, limits=learner.limits, runner=learner._runner).train_pass
-    parameters = state.optimiser.parameters
+    parameters = state.optimizer.parameters
     turned = [torch.ones_like(p.t()).t() if p.dim() == 2 else torch.ones_like(p) for p in parameters]
     found = Found(loss=0.0, shares={}, largest={}, input_tokens=1, computed_tokens=1, gradients=turned)
     train_pass.add(found)

@@ -129,7 +129,7 @@ def test_skips_gradient_of_exactly_zero_on_ranks_as_one(both, batch, kind):
 def test_begins_another_training_on_ranks_without_old_moments(both, batch, kind, tmp_path):
     name = f"another-{kind}"
     for each in both:
-        each.load(name, tmp_path / kind / "step-1", ADAPTERS[kind], fresh_optimiser=True)
+        each.load(name, tmp_path / kind / "step-1", ADAPTERS[kind], fresh_optimizer=True)
         each.forward_backward(name, batch, policy_loss())
         assert each.optim_step(name, learning_rate=1e-3).optimizer_step == 1
     assert_same_policy(*both, name)

@@ -16,7 +16,7 @@ from tinkergym.schema.optimizer import MAX_GRAD_NORM, WEIGHT_DECAY, AdamW
 DEFAULT = AdamW()
 
 
-class PolicyOptimiser:
+class PolicyOptimizer:
     """AdamW (arXiv:1711.05101) with decoupled weight decay.
 
     Each step receives its learning rate and decay, so schedules are computed by the caller and not stored

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from backend.learner.optimiser import PolicyOptimiser
+from backend.learner.policy_optimizer import PolicyOptimizer
 from tinkergym.errors import ConflictError, MissingExtraError
 from tinkergym.schema.optimizer import AdamW
 
@@ -29,11 +29,11 @@ def head():
 
 
 def stepped(policy, head, gradient, head_gradient, **settings):
-    """The optimiser after a first step on these gradients."""
+    """The optimizer after a first step on these gradients."""
     policy.grad, head.grad = torch.tensor(gradient), torch.tensor(head_gradient)
-    optimiser = PolicyOptimiser({"policy": policy}, {"head": head})
-    optimiser.step(**FREE | settings)
-    return optimiser
+    optimizer = PolicyOptimizer({"policy": policy}, {"head": head})
+    optimizer.step(**FREE | settings)
+    return optimizer
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_decays_the_policy_but_not_its_value_head(policy, head):
 
 @pytest.mark.parametrize("settings", [AdamW(), AdamW(beta1=0.8, beta2=0.95, eps=1e-3)])
 def test_steps_as_adamw_by_its_definition(policy, head, settings):
-    optimiser = PolicyOptimiser({"policy": policy}, {"head": head}, settings)
+    optimizer = PolicyOptimizer({"policy": policy}, {"head": head}, settings)
     beta1, beta2 = settings.beta1, settings.beta2
     rng = np.random.default_rng(0)
     weights = {"policy": np.array([1.0, -2.0]), "head": np.array([4.0])}
@@ -67,7 +67,7 @@ def test_steps_as_adamw_by_its_definition(policy, head, settings):
         gradients = {name: rng.normal(size=own.shape) * 10.0 ** -(step % 5) for name, own in weights.items()}
         for name, parameter in (("policy", policy), ("head", head)):
             parameter.grad = torch.tensor(gradients[name], dtype=torch.float32)
-        optimiser.step(learning_rate=0.1, max_grad_norm=1e9, weight_decay=0.3, value_learning_rate=0.05)
+        optimizer.step(learning_rate=0.1, max_grad_norm=1e9, weight_decay=0.3, value_learning_rate=0.05)
         for name, gradient in gradients.items():
             first[name] = beta1 * first[name] + (1 - beta1) * gradient
             second[name] = beta2 * second[name] + (1 - beta2) * gradient**2
@@ -86,33 +86,33 @@ def test_adds_eps_to_the_root_of_second_moment(policy, head):
 
 @pytest.mark.parametrize("skip", [True, False])
 def test_moves_nothing_on_exactly_zero_gradient_except_under_plain_adamw(policy, head, skip):
-    optimiser = stepped(policy, head, [3.0, 4.0], [5.0])
+    optimizer = stepped(policy, head, [3.0, 4.0], [5.0])
     weights = [parameter.detach().clone() for parameter in (policy, head)]
-    moments = {name: moment.clone() for name, moment in optimiser.state().items()}
+    moments = {name: moment.clone() for name, moment in optimizer.state().items()}
     policy.grad, head.grad = torch.zeros(2), torch.zeros(1)
-    result = optimiser.step(**FREE | {"weight_decay": 0.5}, skip_zero_gradient=skip)
+    result = optimizer.step(**FREE | {"weight_decay": 0.5}, skip_zero_gradient=skip)
     assert (result.skipped, result.optimizer_step, result.grad_norm) == (skip, 1 if skip else 2, 0.0)
     assert [torch.equal(*pair) for pair in zip((policy, head), weights, strict=True)] == [skip, skip]
-    assert all(torch.equal(moment, moments[name]) for name, moment in optimiser.state().items()) == skip
+    assert all(torch.equal(moment, moments[name]) for name, moment in optimizer.state().items()) == skip
 
 
 @pytest.mark.parametrize(("gradient", "head_gradient"), [([0.0, 1e-30], [0.0]), ([0.0, 0.0], [0.1])])
 def test_applies_gradient_of_which_any_number_is_not_zero(policy, head, gradient, head_gradient):
-    optimiser = stepped(policy, head, [3.0, 4.0], [5.0])
+    optimizer = stepped(policy, head, [3.0, 4.0], [5.0])
     policy.grad, head.grad = torch.tensor(gradient), torch.tensor(head_gradient)
-    assert not optimiser.step(**FREE).skipped
-    assert optimiser.steps == 2
+    assert not optimizer.step(**FREE).skipped
+    assert optimizer.steps == 2
 
 
-def random_steps(weights, settings, *, steps=12, optimiser=None):
+def random_steps(weights, settings, *, steps=12, optimizer=None):
     """Step a large and a small tensor of weights by gradients that a seed draws."""
-    optimiser = optimiser or PolicyOptimiser(weights, settings=settings)
+    optimizer = optimizer or PolicyOptimizer(weights, settings=settings)
     for _ in range(steps):
-        generator = torch.Generator().manual_seed(optimiser.steps)
+        generator = torch.Generator().manual_seed(optimizer.steps)
         for parameter in weights.values():
             parameter.grad = torch.randn(parameter.shape, generator=generator) + 0.5
-        optimiser.step(learning_rate=1e-2, max_grad_norm=1e9, weight_decay=0.1)
-    return optimiser
+        optimizer.step(learning_rate=1e-2, max_grad_norm=1e9, weight_decay=0.1)
+    return optimizer
 
 
 def two_tensors():
@@ -123,29 +123,29 @@ def test_steps_with_8_bit_moments_nearly_as_with_32():
     pytest.importorskip("bitsandbytes")
     exact, rounded = two_tensors(), two_tensors()
     random_steps(exact, AdamW(beta2=0.99))
-    optimiser = random_steps(rounded, AdamW(beta2=0.99, state_bits=8))
+    optimizer = random_steps(rounded, AdamW(beta2=0.99, state_bits=8))
     torch.testing.assert_close(rounded["large"], exact["large"], atol=0.01, rtol=0)
     torch.testing.assert_close(rounded["small"], exact["small"])
-    state = {name: tensor.clone() for name, tensor in optimiser.state().items()}
+    state = {name: tensor.clone() for name, tensor in optimizer.state().items()}
     assert (state["state1.large"].dtype, state["state1.small"].dtype) == (torch.uint8, torch.float32)
 
     again = {name: nn.Parameter(own.detach().clone()) for name, own in rounded.items()}
-    resumed = PolicyOptimiser(again, settings=AdamW(beta2=0.99, state_bits=8))
+    resumed = PolicyOptimizer(again, settings=AdamW(beta2=0.99, state_bits=8))
     resumed.restore(state, steps=12)
-    random_steps(rounded, None, steps=5, optimiser=optimiser)
-    random_steps(again, None, steps=5, optimiser=resumed)
+    random_steps(rounded, None, steps=5, optimizer=optimizer)
+    random_steps(again, None, steps=5, optimizer=resumed)
     assert all(torch.equal(again[name], rounded[name]) for name in rounded)
 
 
 def test_rejects_moments_of_other_bits(policy):
-    optimiser = PolicyOptimiser({"policy": policy})
+    optimizer = PolicyOptimizer({"policy": policy})
     with pytest.raises(ConflictError) as caught:
-        optimiser.restore({"state1.policy": torch.zeros(2), "state2.policy": torch.zeros(2)}, steps=3)
+        optimizer.restore({"state1.policy": torch.zeros(2), "state2.policy": torch.zeros(2)}, steps=3)
     assert caught.value.field == "optimizer"
 
 
 def test_rejects_eight_bit_moments_without_bitsandbytes_by_name(policy, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(MissingExtraError) as caught:
-        PolicyOptimiser({"policy": policy}, settings=AdamW(state_bits=8))
+        PolicyOptimizer({"policy": policy}, settings=AdamW(state_bits=8))
     assert caught.value.field == "optimizer.state_bits"
