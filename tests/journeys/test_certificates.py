@@ -103,10 +103,14 @@ def test_names_one_changed_byte_of_an_event(bundle, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "answers"),
     [
-        ("sft", lambda n: {"completion": str(n + 1)}),
-        ("preference", lambda n: {"chosen": str(n + 1), "rejected": "no"}),
+        pytest.param("sft", lambda n: {"completion": str(n + 1)}, id="sft"),
+        pytest.param(
+            "preference",
+            lambda n: {"chosen": str(n + 1), "rejected": "no"},
+            id="preference",
+            marks=pytest.mark.full("as `sft`"),
+        ),
     ],
-    ids=["sft", "preference"],
 )
 def test_certifies_runs_on_data_too(client, tmp_path, kind, answers):
     data = tmp_path / "rows.jsonl"

@@ -60,11 +60,11 @@ def test_learns_class_that_only_the_script_knows(client):
             return float(answer.strip() == "5")
 
     job = client.train(
-        SayFive, steps=8, algorithm=tg.GRPO(group_size=16, groups_per_step=2, learning_rate=5e-3)
+        SayFive, steps=3, algorithm=tg.GRPO(group_size=4, groups_per_step=2, learning_rate=5e-3)
     )
     rewards = [event.body.reward_mean for event in job.events() if isinstance(event.body, StepEvent)]
     assert job.wait().state is JobState.COMPLETED
-    assert len(rewards) == 8
+    assert len(rewards) == 3
 
 
 def test_takes_up_the_job_of_a_killed_client(client, tmp_path):

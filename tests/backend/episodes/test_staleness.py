@@ -16,11 +16,12 @@ from backend.jobs.step_report import failure_warnings, statistics
 from backend.jobs.turn_rewards import counts
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
+from tests.backend.scripted_policy import ScriptedPolicy
 from tests.backend.seats import result_of, two_seats
 from tinkergym.algorithms import GRPO
 from tinkergym.errors import InvalidRequestError
 from tinkergym.registration.environments import register
-from tinkergym.schema.episodes import EpisodeResult, LeaseRequest
+from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import EnvironmentRef, LoRA
 from tinkergym.schema.jobs.rl import RLSpec
@@ -88,14 +89,14 @@ def test_plays_next_step_to_its_end_while_the_learner_works(lab, learner):
     assert second.metrics["parity_max"] <= 1e-5
 
 
-def test_plays_and_counts_nothing_ahead_in_strict_job(lab, learner):
-    job_id = lab.start()
-    lab.play_step(job_id)
-    assert learner.reached.wait(PATIENCE_SECONDS)
-    assert lab.pool.routes.lease(ask_now(), job_id).episodes == []
-    learner.go_on.set()
-    lab.play_on(job_id)
-    assert not [name for step in lab.events(job_id, "step") for name in step.metrics if "stale" in name]
+def test_plays_and_counts_nothing_ahead_in_strict_job(jobs, held):
+    job_id = jobs.start()
+    jobs.play_step(job_id)
+    assert held.reached.wait(PATIENCE_SECONDS)
+    assert jobs.lease(job_id, wait_seconds=0.0) == []
+    held.go_on.set()
+    jobs.play_on(job_id)
+    assert not [name for step in jobs.events(job_id, "step") for name in step.metrics if "stale" in name]
 
 
 def test_keeps_running_episode_through_publish_and_names_versions_by_turn(lab, learner, pauses):
@@ -132,37 +133,37 @@ def test_keeps_running_episode_through_publish_and_names_versions_by_turn(lab, l
     assert step.metrics["parity_max"] <= 1e-5
 
 
-def test_plays_ahead_up_to_max_staleness(lab, learner):
-    job_id = lab.start(max_staleness=2, steps=5)
-    lab.play_step(job_id)
-    assert learner.reached.wait(PATIENCE_SECONDS)
-    requests = lab.lease(job_id)
+def test_plays_ahead_up_to_max_staleness(jobs, held):
+    job_id = jobs.start(max_staleness=2, steps=5)
+    jobs.play_step(job_id)
+    assert held.reached.wait(PATIENCE_SECONDS)
+    requests = jobs.lease(job_id)
     assert [request.step for request in requests] == [2] * 4 + [3] * 4
-    assert lab.submit(job_id, lab.play(requests)) == ["accepted"] * 8
-    assert lab.pool.routes.lease(ask_now(), job_id).episodes == []
-    learner.go_on.set()
-    lab.play_on(job_id)
-    assert lab.state(job_id) is JobState.COMPLETED
-    steps = lab.events(job_id, "step")
+    assert jobs.submit(job_id, jobs.play(requests)) == ["accepted"] * 8
+    assert jobs.lease(job_id, wait_seconds=0.0) == []
+    held.go_on.set()
+    jobs.play_on(job_id)
+    assert jobs.state(job_id) is JobState.COMPLETED
+    steps = jobs.events(job_id, "step")
     assert [step.step for step in steps] == [1, 2, 3, 4, 5]
     assert steps[2].metrics["staleness_max"] == 2.0
     assert max(step.metrics["staleness_max"] for step in steps) == 2.0
 
 
 @pytest.mark.parametrize("checkpoint_every", [1, 100])
-def test_keeps_stored_stamps_when_another_worker_takes_the_job(lab, learner, checkpoint_every):
-    job_id, stored = killed_in_the_second_step(lab, learner, checkpoint_every)
-    made = lab.weights(job_id, 1)
-    lab.pool.start_job(job_id)
-    left = lab.lease(job_id)
+def test_keeps_stored_stamps_when_another_worker_takes_the_job(jobs, held, checkpoint_every):
+    job_id, stored = killed_in_the_second_step(jobs, held, checkpoint_every)
+    made = jobs.weights(job_id, 1)
+    jobs.start_job(job_id)
+    left = jobs.lease(job_id)
     known = {result.episode_id for result in stored}
     assert [request.episode_id for request in left] == sorted({f"{job_id}:3:{i}" for i in range(4)} - known)
-    assert lab.submit(job_id, lab.play(left)) == ["accepted"]
-    lab.play_on(job_id)
-    assert lab.state(job_id) is JobState.COMPLETED
-    assert lab.events(job_id, "warning") == []
-    assert lab.weights(job_id, 1) == made
-    third = lab.events(job_id, "step")[-2]
+    assert jobs.submit(job_id, jobs.play(left)) == ["accepted"]
+    jobs.play_on(job_id)
+    assert jobs.state(job_id) is JobState.COMPLETED
+    assert jobs.events(job_id, "warning") == []
+    assert jobs.weights(job_id, 1) == made
+    third = jobs.events(job_id, "step")[-2]
     for version in {turn.policy_version for result in stored for turn in result.trajectory.turns}:
         of_version = sum(
             turn.end - turn.start
@@ -171,22 +172,21 @@ def test_keeps_stored_stamps_when_another_worker_takes_the_job(lab, learner, che
             if turn.policy_version == version
         )
         assert third.metrics[f"staleness_{2 - version}_tokens"] >= of_version
-    assert all(step.metrics["staleness_max"] <= 1.0 for step in lab.events(job_id, "step"))
+    assert all(step.metrics["staleness_max"] <= 1.0 for step in jobs.events(job_id, "step"))
 
 
-def test_plays_anew_episodes_whose_weights_a_replay_cannot_find(lab, learner, monkeypatch):
-    job_id, _ = killed_in_the_second_step(lab, learner, 100)
-    known = lab.pool.store.version_sha256
-    monkeypatch.setattr(
-        lab.pool.store,
-        "version_sha256",
-        lambda job, version, agent: "another" if version == 1 else known(job, version, agent),
-    )
-    lab.pool.start_job(job_id)
-    lab.play_on(job_id)
-    assert lab.state(job_id) is JobState.COMPLETED
-    assert [warning.name for warning in lab.events(job_id, "warning")] == ["replay_differs"]
-    steps = lab.events(job_id, "step")
+def test_plays_anew_episodes_whose_weights_a_replay_cannot_find(jobs, held):
+    class Other(ScriptedPolicy):
+        def recorded_sha256(self, version):
+            return "another" if version == 1 else super().recorded_sha256(version)
+
+    job_id, _ = killed_in_the_second_step(jobs, held, 100)
+    jobs.policy_class = Other
+    jobs.start_job(job_id)
+    jobs.play_on(job_id)
+    assert jobs.state(job_id) is JobState.COMPLETED
+    assert [warning.name for warning in jobs.events(job_id, "warning")] == ["replay_differs"]
+    steps = jobs.events(job_id, "step")
     assert [step.step for step in steps][-4:] == [1, 2, 3, 4]
     assert all(step.metrics["staleness_max"] <= 1.0 for step in steps)
 
@@ -329,28 +329,23 @@ def test_stamps_every_sampled_token_with_version_of_its_turn():
 # --- helpers ---
 
 
-def ask_now():
-    return LeaseRequest(worker_id="w", max_episodes=100, wait_seconds=0.0)
-
-
-def killed_in_the_second_step(lab, learner, checkpoint_every):
+def killed_in_the_second_step(jobs, held, checkpoint_every):
     """Kill a worker that learns the second step while three of the third step's episodes are stored."""
-    learner.hold_at = 2
-    job_id = lab.start(max_staleness=1, steps=4, checkpoint_every=checkpoint_every)
-    lab.play_step(job_id)
-    lab.play_step(job_id)
-    assert learner.reached.wait(PATIENCE_SECONDS)
-    requests = lab.lease(job_id)
+    held.hold_at = 2
+    job_id = jobs.start(max_staleness=1, steps=4, checkpoint_every=checkpoint_every)
+    jobs.play_step(job_id)
+    jobs.play_step(job_id)
+    assert held.reached.wait(PATIENCE_SECONDS)
+    requests = jobs.lease(job_id)
     assert [request.step for request in requests] == [3] * 4
-    assert lab.submit(job_id, lab.play(requests)[:3]) == ["accepted"] * 3
-    stored = lab.service.episodes(job_id, 3)
+    assert jobs.submit(job_id, jobs.play(requests)[:3]) == ["accepted"] * 3
+    stored = jobs.service.episodes(job_id, 3)
     assert len(stored) == 3
-    learner.dies = True
-    learner.go_on.set()
-    lab.until(job_id, lambda: job_id not in lab.pool.jobs.threads)
-    learner.dies, killed = False, lab.site.pool_id
-    lab.replace_pool()
-    lab.service.requeue_worker(killed, "it died")
+    held.dies = True
+    held.go_on.set()
+    jobs.worker.threads[job_id].join(PATIENCE_SECONDS)
+    held.dies = False
+    jobs.replace_worker()
     return job_id, stored
 
 

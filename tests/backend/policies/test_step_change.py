@@ -57,8 +57,14 @@ def kept(lab, job_id):
     return [view.step for view in views]
 
 
-@pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])
-@pytest.mark.parametrize("where", ["batch", "gradient"])
+@pytest.mark.parametrize(
+    ("where", "adapter"),
+    [
+        ("batch", LoRA(rank=4)),
+        ("gradient", FullParameters()),
+        pytest.param("gradient", LoRA(rank=4), marks=pytest.mark.full("as all parameters")),
+    ],
+)
 def test_costs_only_their_step_by_numbers_that_are_not_finite(lab, monkeypatch, adapter, where):
     Poisoned(monkeypatch, **{where: 3})
     job_id = lab.start(steps=5, adapter=adapter)
