@@ -352,7 +352,7 @@ def killed_in_the_second_step(jobs, held, checkpoint_every):
 def logprobs_are_those_of_the_named_versions(lab, job_id, results):
     checkpoint = lab.events(job_id, "checkpoint")[0]
     learner = Learner(PACKAGED_MODELS["nano"])
-    learner.load("version 1", checkpoint.path, LoRA())
+    learner.load("version 1", lab.folder(checkpoint), LoRA())
     for result in results:
         (segment,) = result.trajectory.segments
         sequence = TrainSequence.from_segment(segment, advantage=0.0, temperature=3.0)

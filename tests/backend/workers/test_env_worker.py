@@ -70,8 +70,8 @@ def requests():
                 )
             },
             limits=Limits(),
-            # The last two would also give the same in a process of their own, where a worker has room for it.
-            executor="process" if index >= 6 else "thread",
+            # The last would also give the same in a process of its own, where a worker has room for it.
+            executor="process" if index == 7 else "thread",
             lease_id=f"lease-{index}",
             lease_seconds=60.0,
         )
