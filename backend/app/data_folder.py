@@ -22,8 +22,10 @@ _LOCK = "serve.lock"
 
 
 @contextmanager
-def claimed(config: ServiceConfig) -> Iterator[None]:
+def claimed(config: ServiceConfig, *, schedules: bool = True) -> Iterator[None]:
     """Create the folder and lock it and its database against other services until the block ends.
+
+    A service that only runs a gateway locks nothing: several may share the folder and the database.
 
     Until then this process and its children create files that only this user can read.
 
@@ -33,8 +35,7 @@ def claimed(config: ServiceConfig) -> Iterator[None]:
         StorageFullError: Its disk has less than `min_free_bytes` left.
     """
     _refuse_long_temporary_folder(config.run_dir)
-    with private_files(), _claimed(config):
-        remove_leftovers()
+    with private_files(), _claimed(config) if schedules else _shared(config):
         yield
 
 
@@ -53,7 +54,14 @@ def _claimed(config: ServiceConfig) -> Iterator[None]:
         # Later no one could tell whose folder it was.
         owned(config.run_dir),
     ):
+        remove_leftovers()
         yield
+
+
+@contextmanager
+def _shared(config: ServiceConfig) -> Iterator[None]:
+    _make(config)
+    yield
 
 
 @contextmanager

@@ -14,9 +14,10 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from typing import Literal, get_args
 
 from backend.app import data_folder
 from backend.app.gpu_check import require_gpus
@@ -31,6 +32,7 @@ from backend.engines.vllm.extra import require_vllm
 from backend.processes import children as processes
 from backend.processes.ends import wait_for_end
 from backend.processes.guardian import guarded
+from backend.scheduler.cluster_door import require_cluster
 from backend.store.keys import LOCAL_TENANT
 from backend.store.store import Store
 from tinkergym.errors import TinkerGymError, from_wire
@@ -72,9 +74,13 @@ _MOST_FAILED_STARTS = 5
 _SCHEDULER_COMMAND = (sys.executable, "-m", "backend.scheduler.scheduler_host")
 
 
+Role = Literal["all", "gateway", "scheduler"]
+
+
 def serve(
     config: ServiceConfig,
     *,
+    role: Role = "all",
     scheduler_command: Sequence[str] = _SCHEDULER_COMMAND,
     say: Callable[[Notice], None] = print,
 ) -> int:
@@ -82,6 +88,8 @@ def serve(
 
     Args:
         config: The operator's settings.
+        role: Which parts to run here. Several gateways may share a database; of several schedulers one is
+            active, and the others stand by.
         scheduler_command: The command of the scheduler host.
         say: Receives messages for the operator.
 
@@ -90,52 +98,71 @@ def serve(
         MissingExtraError: Something required by the settings is not installed.
         TinkerGymError: The database cannot be used.
     """
+    schedules, answers_here = role != "gateway", role != "scheduler"
+    if schedules:
+        _require_machines(config)
+    with ExitStack() as held:
+        signals = held.enter_context(EndSignals())
+        held.enter_context(data_folder.claimed(config, schedules=schedules))
+        listener = held.enter_context(listening(config)) if answers_here else None
+        url = "" if listener is None else url_of(config.host, listener)
+        key_file = _introduce(config, url)
+        shared = "" if role == "all" else f":{role}:{config.port}"
+        prefix = hashlib.sha256(os.fsencode(f"{config.data_dir}{shared}")).hexdigest()[:16] + ":"
+        # Left by a predecessor that was killed together with its guardian.
+        processes.kill_marked(prefix)
+        if schedules:
+            _start_over(config, say)
+        mark = held.enter_context(_marked(prefix))
+        probe = GatewayProbe(lambda: answers(url))
+        parts = {}
+        if schedules:
+            silent = SchedulerProbe(lambda: scheduler_is_silent(config))
+            log = data_folder.log_file(config, "scheduler")
+            parts["scheduler"] = RestartedPart("scheduler", scheduler_command, mark, log, hangs=silent.hangs)
+        if listener is not None:
+            port = listener.fileno()
+            command = (sys.executable, "-m", "backend.gateway", str(port))
+            log = data_folder.log_file(config, "gateway")
+            parts["gateway"] = RestartedPart("gateway", command, mark, log, (port,), hangs=probe.hangs)
+        greeting = Greeting(
+            url,
+            key_file,
+            say,
+            lambda: _refusals(config),
+            isolation=lambda: isolation_notice(config.python_tool),
+            heard=probe.heard,
+        )
+        try:
+            return _watch(config, parts, signals, greeting, say)
+        finally:
+            _stop(list(parts.values()), mark, signals)
+
+
+def _require_machines(config: ServiceConfig) -> None:
+    """Check that workers can run, here or in the cluster, before anything starts."""
+    if config.ray.address:
+        require_cluster(config)
+        return
     if config.engine == "vllm":
         require_vllm()  # All workers run on this machine, with this Python.
     require_gpus(config)
-    with EndSignals() as signals, data_folder.claimed(config), listening(config) as listener:
-        url = url_of(config.host, listener)
-        key_file = _introduce(config, url)
-        for model, fault in without_folder(config.models).items():
-            message = f"the model {model!r} cannot be used: {fault}"
-            say(Notice("model_refused", message, {"model": model, "reason": fault}))
-        prefix = hashlib.sha256(os.fsencode(config.data_dir)).hexdigest()[:16] + ":"
-        # Left by a predecessor that was killed together with its guardian.
-        processes.kill_marked(prefix)
-        _forget(config, "scheduler")
-        _forget_refusals(config)
-        mark = prefix + secrets.token_hex(8)
-        probe = GatewayProbe(lambda: answers(url))
-        with guarded(mark):
-            parts = {
-                "scheduler": RestartedPart(
-                    "scheduler",
-                    scheduler_command,
-                    mark,
-                    data_folder.log_file(config, "scheduler"),
-                    hangs=SchedulerProbe(lambda: scheduler_is_silent(config)).hangs,
-                ),
-                "gateway": RestartedPart(
-                    "gateway",
-                    (sys.executable, "-m", "backend.gateway", str(listener.fileno())),
-                    mark,
-                    data_folder.log_file(config, "gateway"),
-                    pass_fds=(listener.fileno(),),
-                    hangs=probe.hangs,
-                ),
-            }
-            try:
-                greeting = Greeting(
-                    url,
-                    key_file,
-                    say,
-                    lambda: _refusals(config),
-                    isolation=lambda: isolation_notice(config.python_tool),
-                    heard=probe.heard,
-                )
-                return _watch(config, parts, signals, greeting, say)
-            finally:
-                _stop(list(parts.values()), mark, signals)
+
+
+def _start_over(config: ServiceConfig, say: Callable[[Notice], None]) -> None:
+    """Forget what an earlier run of the scheduler left."""
+    for model, fault in without_folder(config.models).items():
+        message = f"the model {model!r} cannot be used: {fault}"
+        say(Notice("model_refused", message, {"model": model, "reason": fault}))
+    _forget(config, "scheduler")
+
+
+@contextmanager
+def _marked(prefix: str) -> Iterator[str]:
+    """Yield the mark of all processes of this run, which a guardian ends if this process is killed."""
+    mark = prefix + secrets.token_hex(8)
+    with guarded(mark):
+        yield mark
 
 
 def _watch(
@@ -157,13 +184,18 @@ def _watch(
                 _forget(config, part.name)
             if part.due(now):
                 part.start(now, environment)
-        gateway = parts["gateway"]
-        if gateway.failures >= _MOST_FAILED_STARTS and not greeting.given:
+        gateway = parts.get("gateway")
+        if gateway is None:
+            if not greeting.complete:
+                greeting.complete = True
+                say(Notice("scheduling", "schedules jobs; Ctrl-C stops it"))
+        elif gateway.failures >= _MOST_FAILED_STARTS and not greeting.given:
             reason = gateway.last_words() or "no output"
             message = f"tinkergym serve: the gateway does not start: {reason}"
             say(Notice("gateway_refused", message, {"reason": reason}))
             return 1
-        greeting.give_when_due(now)
+        else:
+            greeting.give_when_due(now)
         running = [part.process_id for part in parts.values() if part.process_id is not None]
         settled = greeting.complete and len(running) == len(parts)
         wait_for_end(running, _SETTLED_SECONDS if settled else _LOOK_SECONDS)
@@ -193,7 +225,8 @@ def _introduce(config: ServiceConfig, url: str) -> Path:
         key = data_folder.read_local_key(config)
         if store.keys.tenant_of(key) != LOCAL_TENANT:
             key = store.keys.create(LOCAL_TENANT, "local.json")
-        data_folder.write_local_file(config, url, key)
+        if url:
+            data_folder.write_local_file(config, url, key)
     return config.local_file
 
 
@@ -201,15 +234,15 @@ def _forget(config: ServiceConfig, part: str) -> None:
     """Report a missing part to /v1/health at once. A broken database is reported elsewhere."""
     with suppress(TinkerGymError), closing(Store.open(config.store_url)) as store:
         service = store.service()
-        service.forget_part(part)
-        if part == "scheduler":
-            service.silence_pools()  # They run below it.
-
-
-def _forget_refusals(config: ServiceConfig) -> None:
-    """Forget why something did not start with the settings of an earlier run."""
-    with closing(Store.open(config.store_url)) as store:
-        store.service().forget_refusals()
+        if part != "scheduler":
+            service.forget_part(part)
+            return
+        with closing(service.scheduler_lock()) as lock:
+            if lock.held():  # Otherwise another machine's scheduler is active.
+                service.forget_part(part)
+                service.forget_refusals()
+                if not config.ray.address:
+                    service.silence_pools()  # They run below it.
 
 
 def _refusals(config: ServiceConfig) -> dict[str, str]:
@@ -233,13 +266,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="KEY=VALUE",
         help="one setting, e.g. port=9000; wins over the file",
     )
+    parser.add_argument(
+        "--role",
+        choices=get_args(Role),
+        default="all",
+        help="the parts to run here; several gateways and standby schedulers may share one database",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON lines, for scripts")
     options = parser.parse_args(arguments)
     refused = 2  # The command line is invalid.
     try:
         config = load_config(options.config, options.set)
         refused = 1
-        return serve(config, say=_say_in_json if options.json else _say)
+        return serve(config, role=options.role, say=_say_in_json if options.json else _say)
     except TinkerGymError as error:
         print(f"tinkergym serve: {error}", file=sys.stderr)
         if options.json:

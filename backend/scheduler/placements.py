@@ -82,6 +82,7 @@ class Placements:
             without_room=starts.without_room,
             why_no_room=self._pools.why_no_room,
             without_room_beside=self._no_room_beside,
+            without_place=self._pools.without_place,
         )
         told: dict[str, list[str]] = {}
         for job in waiting:

@@ -37,6 +37,8 @@ class Pool:
     """When a job last ran in it or waited for it."""
     ready: bool = False
     ready_at: float = 0.0
+    node: str = ""
+    """In a cluster, the node on which it runs, as far as known."""
     memory_bytes: int = 0
     """The last known memory of it and its environment workers."""
 
@@ -147,15 +149,34 @@ class Pools:
                 pool.wanted_at = now
             elif now - pool.wanted_at > self._config.pool_idle_seconds:
                 self._end(pool_id, "is no longer needed")
-        for pool_id in too_many(self._memory(now), self._room.budget):
-            self._end(pool_id, "is stopped because the pools exceed pools_memory")
+        for node, pools in self._by_node(now).items():
+            for pool_id in too_many(pools, self._workers.node_bytes().get(node, self._room.budget)):
+                self._end(pool_id, "is stopped because the pools exceed pools_memory")
 
     def make_room(self, models: Sequence[str], now: float) -> bool:
-        """Return whether these models fit into memory next to the pools; ends idle pools if they then do."""
+        """Return whether these models fit into memory next to the pools; ends idle pools if they then do.
+
+        In a cluster they always do: Ray then looks for room, and `free_places` makes it.
+        """
+        if self._config.ray.address:
+            return True
         ends = make_room(self._memory(now), self._needed(models), self._room.budget)
         for pool_id in ends or ():
             self._end(pool_id, f"makes room for {', '.join(models)}")
         return ends is not None
+
+    def free_places(self, now: float) -> None:
+        """End the pool that was idle longest if another waits for a place in the cluster."""
+        waiting = [why for pool_id, why in self._workers.waiting().items() if pool_id in self]
+        idle = [pool for pool in self._memory(now) if pool.may_end]
+        if idle and any(why.may_change for why in waiting):
+            self._end(min(idle, key=lambda pool: pool.idle_since or 0.0).pool_id, "makes room in the cluster")
+
+    @property
+    def without_place(self) -> dict[str, str]:
+        """Why models whose pool was asked for have no place in the cluster."""
+        found = {pool_id: why for pool_id, why in self._workers.waiting().items() if pool_id in self}
+        return {self._by_id[pool_id].model: why.reason for pool_id, why in found.items()}
 
     def why_no_room(self, *models: str) -> str:
         """Return why these models wait for memory."""
@@ -167,6 +188,8 @@ class Pools:
         if now - self._measured_at < self._config.heartbeat_seconds:
             return
         self._measured_at = now
+        for pool in self:
+            pool.node = pool.node or self._workers.node_of(pool.pool_id)
         measured = self._workers.memory()
         for pool_id, size in measured.items():
             if pool_id in self._by_id:
@@ -201,6 +224,12 @@ class Pools:
     def _note_lost(self, model: str, now: float) -> None:
         self._lost.add(model)
         self._store.touch_part(pool_part(model), now)
+
+    def _by_node(self, now: float) -> dict[str, list[PoolMemory]]:
+        found: dict[str, list[PoolMemory]] = {}
+        for pool in self._memory(now):
+            found.setdefault(self._by_id[pool.pool_id].node, []).append(pool)
+        return found
 
     def _memory(self, now: float) -> list[PoolMemory]:
         return [

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from backend.config import ServiceConfig
 from backend.scheduler.room import MEMORY_TAKEN
+from backend.scheduler.unplaced import CLUSTER
 from backend.store.store import HeldJob, QueuedJob
 from tinkergym.schema.events import JobState
 
@@ -41,6 +42,8 @@ class QueueSight:
     without_room: Collection[str]
     """Models that wait for memory."""
     why_no_room: Callable[[str], str]
+    without_place: Mapping[str, str]
+    """Why models whose pool was asked for have no place in the cluster."""
     without_room_beside: Mapping[str, str]
     """Why the other base models of a job have no room, by job."""
 
@@ -57,16 +60,18 @@ class QueueSight:
             return self._full(job)
         if self.own.get((job.tenant_id, job.model), 1) < 1:
             return f"your jobs have all places of {job.model!r} that one tenant {_MAY_HAVE}"
-        return "" if any(past in job.reason for past in (_LOADING, *_PASSING)) else job.reason
+        return "" if any(past in job.reason for past in (_LOADING, CLUSTER, *_PASSING)) else job.reason
 
     def _loading(self, queued: QueuedJob) -> str:
         failures = self.failed_starts[queued.model]
         attempt = f", attempt {failures + 1} of {START_ATTEMPTS}" if failures else ""
+        now = self.without_place.get(queued.model, f"{_LOADING} {queued.model!r}{attempt}")
         # Why it is queued comes last: a reason that begins with a worker's death is counted as one.
-        before = queued.reason.partition(": ")[2] if _LOADING in queued.reason else queued.reason
+        waited = _LOADING in queued.reason or CLUSTER in queued.reason
+        before = queued.reason.partition(": ")[2] if waited else queued.reason
         if any(past in before for past in _PASSING):
             before = ""
-        return f"{_LOADING} {queued.model!r}{attempt}" + (f": {before}" if before else "")
+        return now + (f": {before}" if before else "")
 
     def _full(self, queued: QueuedJob) -> str:
         """Say that all places are taken, and which by the tenant's own jobs whose client is silent."""

@@ -21,7 +21,10 @@ from backend.episodes.env_worker_end import WorkerEnd, WorkerRemains
 from backend.errors import RankLostError
 from backend.scheduler import early_worker, ray_groups
 from backend.scheduler.actor_processes import EnvWorkerProcess, PoolProcess
-from backend.scheduler.ray_groups import ENV_WORKER_BUNDLE, POOL_BUNDLE, PoolGroups, Wants
+from backend.scheduler.child_environment import child_environment
+from backend.scheduler.ray_groups import ENV_WORKER_BUNDLE, POOL_BUNDLE, PoolGroups, one_of
+from backend.scheduler.ray_nodes import Nodes
+from backend.scheduler.unplaced import Unplaced, Wants, why_unplaced
 from backend.scheduler.workers import (
     Change,
     EnvWorkerEnded,
@@ -66,6 +69,10 @@ class RayWorkers:
     def __init__(self, config: ServiceConfig) -> None:
         self._config, self._config_json = config, config.model_dump_json()
         self._early_worker = config.early_worker_socket
+        # Our own Ray's processes inherit them.
+        variables = child_environment(everywhere=True) if config.ray.address else {}
+        self._runtime_env: dict[str, Any] = {"env_vars": variables} if variables else {}
+        self._nodes = Nodes(variables) if config.ray.address else None
         self._groups = PoolGroups()
         self._unplaced: dict[str, _Unplaced] = {}
         """Pools that Ray has no room for yet."""
@@ -110,23 +117,42 @@ class RayWorkers:
         self._unplaced[pool_id] = _Unplaced(model, Wants.of(self._config, memory_bytes))
         self._place_pools()
 
-    def waiting(self) -> dict[str, str]:
+    def waiting(self) -> dict[str, Unplaced]:
         """Return why pools that were asked for have no place on a machine yet, by pool."""
-        return {pool_id: pool.reason for pool_id, pool in self._unplaced.items() if pool.reason}
+        return {pool_id: pool.reason for pool_id, pool in self._unplaced.items() if pool.reason is not None}
+
+    def node_bytes(self) -> dict[str, int]:
+        """Return the memory that a cluster's nodes have for pools, by node; empty on our own machine."""
+        found = {} if self._nodes is None else self._nodes.usable
+        return {node_id: node.memory_bytes for node_id, node in found.items()}
+
+    def node_of(self, pool_id: str) -> str:
+        """Return the node on which a cluster placed a pool; empty on our own machine."""
+        return "" if self._nodes is None else self._groups.node_of(pool_id)
 
     def _place_pools(self) -> None:
         for pool_id, pool in list(self._unplaced.items()):
             if time.monotonic() < pool.look_at:
                 continue
             pool.look_at = time.monotonic() + _PLACE_SECONDS
-            if not pool.reserved:
-                self._groups.reserve(pool_id, pool.wants.bundles(self._config), None)
-                pool.reserved = True
-            if self._groups.is_placed(pool_id, _PLACED_SECONDS):
+            nodes = None if self._nodes is None else frozenset(self._nodes.usable)
+            if pool.nodes != nodes or not pool.reserved:
+                # A node that joined, or has answered by now, may have room.
+                self._groups.remove(pool_id)
+                pool.nodes, pool.reserved = nodes, nodes is None or bool(nodes)
+                if pool.reserved:
+                    self._groups.reserve(pool_id, pool.wants.bundles(self._config), nodes)
+            if pool.reserved and self._groups.is_placed(pool_id, _PLACED_SECONDS):
                 del self._unplaced[pool_id]
                 self._start_placed(pool_id, pool)
             else:
-                pool.reason = self._groups.why_not_placed(pool_id)
+                pool.reason = self._why_not_placed(pool_id, pool)
+
+    def _why_not_placed(self, pool_id: str, pool: _Unplaced) -> Unplaced:
+        found = {} if self._nodes is None else self._nodes.usable
+        refusals = "" if self._nodes is None else self._nodes.refusals()
+        state = self._groups.why_not_placed(pool_id) if pool.reserved else "no node"
+        return why_unplaced(state, pool.wants, list(found.values()), refusals)
 
     def _start_placed(self, pool_id: str, pool: _Unplaced) -> None:
         python = early_worker.python_in(self._early_worker)
@@ -138,7 +164,7 @@ class RayWorkers:
                 num_cpus=pool.wants.pool_cpus,
                 memory=pool.wants.pool_bytes,
                 scheduling_strategy=self._groups.place(pool_id, POOL_BUNDLE),
-                runtime_env={"py_executable": python} if python else None,
+                runtime_env=self._runtime_env | ({"py_executable": python} if python else {}) or None,
             )
             .remote(self._config_json, pool_id, pool.model)
         )
@@ -167,6 +193,8 @@ class RayWorkers:
                 name=_SEPARATOR.join(("env_worker", pool_id, worker_id)),
                 lifetime="detached",
                 num_cpus=Wants.of(self._config, 0).env_worker_cpus,
+                label_selector=None if inside or self._nodes is None else one_of(self._nodes.usable),
+                runtime_env=self._runtime_env or None,
                 scheduling_strategy=self._groups.place(pool_id, ENV_WORKER_BUNDLE) if inside else None,
             )
             .remote(self._config_json, worker_id)
@@ -178,6 +206,8 @@ class RayWorkers:
 
     def has_changes(self) -> bool:
         """Whether `changes` would return any."""
+        if self._nodes is not None:
+            self._nodes.look()
         self._place_pools()
         self._ask_about_env_workers()
         return bool(self._kept(most=1))
@@ -301,7 +331,9 @@ class _Unplaced:
     reserved: bool = False
     look_at: float = 0.0
     """When to ask Ray again, on the monotonic clock."""
-    reason: str = ""
+    nodes: frozenset[str] | None = None
+    """Those that it was asked for; None for our own machine."""
+    reason: Unplaced | None = None
 
 
 def _kill(actor: Any) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ray.util.placement_group import (
@@ -20,45 +19,9 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from backend.config import ServiceConfig
-
 _PREFIX = "pool|"
 POOL_BUNDLE, ENV_WORKER_BUNDLE, FIRST_RANK_BUNDLE = 0, 1, 2
-_OWN_SHARE = 0.0001
-"""On our own Ray every process asks for this much of its single CPU per CPU: the machine is not Ray's to
-divide, and a model that does not fit is a matter of `pools_memory`."""
 _NODE_LABEL = "ray.io/node-id"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wants:
-    """What the processes of one pool ask Ray for, in CPUs and bytes."""
-
-    pool_cpus: float
-    pool_bytes: int
-    env_worker_cpus: float
-    rank_cpus: float
-
-    @classmethod
-    def of(cls, config: ServiceConfig, pool_bytes: int) -> Wants:
-        """Return what a pool with these settings needs."""
-        share = 1.0 if config.ray.address else _OWN_SHARE
-        ranks = config.learner_ranks
-        return cls(
-            pool_cpus=share * (config.torch_threads if ranks == 1 else 1.0),
-            pool_bytes=pool_bytes if config.ray.address else 0,
-            env_worker_cpus=share * config.ray.env_worker_cpus,
-            rank_cpus=share * max(1.0, config.torch_threads / ranks),
-        )
-
-    def bundles(self, config: ServiceConfig) -> list[dict[str, float]]:
-        """Return the bundles of the group."""
-        ranks = config.learner_ranks
-        first = {"CPU": self.pool_cpus + (self.rank_cpus if ranks > 1 else 0.0), "memory": self.pool_bytes}
-        workers = {"CPU": max(config.env_workers, 1) * self.env_worker_cpus}
-        rank = {"CPU": self.rank_cpus, "memory": self.pool_bytes}
-        wanted = [first, workers, *[rank] * (ranks - 1)]
-        return [{name: float(amount) for name, amount in each.items() if amount} for each in wanted]
 
 
 class PoolGroups:
@@ -69,7 +32,7 @@ class PoolGroups:
 
     def reserve(self, pool_id: str, bundles: list[dict[str, float]], nodes: Collection[str] | None) -> None:
         """Ask Ray for the resources of a pool; on these nodes only, if any are given."""
-        only = None if nodes is None else {_NODE_LABEL: f"in({','.join(sorted(nodes))})"}
+        only = None if nodes is None else one_of(nodes)
         self._known[pool_id] = placement_group(
             bundles,
             strategy="PACK",
@@ -96,6 +59,12 @@ class PoolGroups:
         entry = placement_group_table(self._known[pool_id])
         return str(entry["stats"].get("scheduling_state") or entry["state"])
 
+    def node_of(self, pool_id: str) -> str:
+        """Return Ray's id of the node of a pool's own process; empty before it has a place."""
+        group = self._known.get(pool_id)
+        placed = {} if group is None else placement_group_table(group)["bundles_to_node_id"]
+        return str(placed.get(POOL_BUNDLE) or "")
+
     def place(self, pool_id: str, bundle: int) -> Any:
         """Return the scheduling strategy for a process in a bundle."""
         group = self._known[pool_id]
@@ -107,6 +76,11 @@ class PoolGroups:
         if group is not None:
             with contextlib.suppress(Exception):
                 remove_placement_group(group)
+
+
+def one_of(nodes: Collection[str]) -> dict[str, str]:
+    """Return the label selector for these nodes."""
+    return {_NODE_LABEL: f"in({','.join(sorted(nodes))})"}
 
 
 def remove_all() -> None:

@@ -27,6 +27,8 @@ from backend.processes.foreign_code import HOST_VARIABLE
 from backend.processes.guardian import guarded
 from backend.scheduler import early_worker, ray_start
 from backend.scheduler.actor_processes import log_to_stderr
+from backend.scheduler.child_environment import child_environment
+from backend.scheduler.cluster_host import run_in_cluster
 from backend.scheduler.ray_logs import remove_old_logs
 from backend.scheduler.scheduler import Scheduler
 from backend.scheduler.ticking import Ticking
@@ -43,30 +45,6 @@ _CORE_PROCESSES = ("gcs_server", "raylet")
 """Processes without which Ray is dead, although its driver would only notice after a minute."""
 
 
-def child_environment() -> dict[str, str]:
-    """Return the environment variables of every process below Ray, unless the operator set them.
-
-    Two processes with two OpenMP threads each on two cores slow each other down 4-10 times if waiting threads
-    spin for long. So they spin for about ten microseconds, which makes a train step 6-10 % faster than not
-    spinning at all, and every process computes with one thread; a pool raises its own number for the holder
-    of its device's lock. And memory freed by a train step stays in the process for the next one: getting it
-    back from the system page by page costs a twentieth of the step. For the next step to find it, threads
-    share few memory arenas: with one for each, a service that ran job after job used several times the memory
-    of the largest, and spent a twentieth more on new pages.
-    """
-    wanted = {
-        "OMP_NUM_THREADS": "1",
-        "GOMP_SPINCOUNT": "20000",
-        "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
-        "MALLOC_TRIM_THRESHOLD_": str(256 * 2**20),
-        "MALLOC_ARENA_MAX": "4",
-        "TOKENIZERS_PARALLELISM": "false",
-        # Ray renames its processes by overwriting their environment, in which we find them again.
-        "SPT_NOENV": "1",
-    }
-    return {key: value for key, value in wanted.items() if key not in os.environ}
-
-
 def main() -> int:
     """Run until a signal arrives, Ray dies or the parent process is gone."""
     log_to_stderr()
@@ -80,6 +58,13 @@ def main() -> int:
     for left in [*config.run_dir.glob("ranks-*"), config.run_dir / env_worker_files.FOLDER]:
         shutil.rmtree(left, ignore_errors=True)
     os.environ[HOST_VARIABLE] = config.digest
+    store = Store.open(config.store_url, part="scheduler")
+    service = store.service()
+    if config.ray.address:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        run_in_cluster(config, store, stop)
+        return 0
     # For this run of the host: the guardian of the last one must not end what this one starts.
     mark = f"{os.environ.get(MARK_VARIABLE, config.digest)}:{secrets.token_hex(8)}"
     os.environ[MARK_VARIABLE] = mark
@@ -93,8 +78,9 @@ def main() -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
         core = _core_processes()
-        service = Store.open(config.store_url, part="scheduler").service()
-        ticking = Ticking(lambda: Scheduler(service, ray_cluster.RayWorkers(config), config))
+        ticking = Ticking(
+            lambda: Scheduler(service, ray_cluster.RayWorkers(config), config), service.scheduler_lock()
+        )
         _watch(config, core, stop, early)
         ticking.stop()
         _within(_STOP_SECONDS, lambda: ray_cluster.stop_everything(seconds=_STOP_SECONDS / 2))

@@ -10,6 +10,7 @@ from typing import Protocol
 _log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.1
+_STAND_BY_SECONDS = 1.0
 _STOP_SECONDS = 4.0
 
 
@@ -25,11 +26,22 @@ class Ticks(Protocol):
         ...
 
 
-class Ticking:
-    """Makes a scheduler and lets it tick until `stop`, in its own thread."""
+class Alone(Protocol):
+    """A claim to be the only active scheduler of a database."""
 
-    def __init__(self, make: Callable[[], Ticks]) -> None:
-        self._make = make
+    def held(self) -> bool:
+        """Take the claim if it is free; return whether this process has it now."""
+        ...
+
+
+class Ticking:
+    """Makes a scheduler and lets it tick until `stop`, in its own thread.
+
+    It stands by while another process has the claim, and begins anew after it had lost it.
+    """
+
+    def __init__(self, make: Callable[[], Ticks], alone: Alone) -> None:
+        self._make, self._alone = make, alone
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
         self._thread.start()
@@ -38,6 +50,10 @@ class Ticking:
         scheduler: Ticks | None = None
         while not self._stop.wait(_TICK_SECONDS):
             try:
+                if not self._alone.held():
+                    scheduler = None
+                    self._stop.wait(_STAND_BY_SECONDS)
+                    continue
                 scheduler = scheduler or self._make()
                 if scheduler.due():
                     scheduler.tick()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from backend.episodes.env_worker_end import WorkerEnd, WorkerRemains
+from backend.scheduler.unplaced import Unplaced
 from tinkergym.errors import TinkerGymError
 
 
@@ -72,8 +73,16 @@ class WorkerPool(Protocol):
         """Start a pool that is expected to take this much memory; `PoolReady` or `PoolEnded` follows."""
         ...
 
-    def waiting(self) -> Mapping[str, str]:
+    def waiting(self) -> Mapping[str, Unplaced]:
         """Return why pools that were asked for have no place on a machine yet, by pool."""
+        ...
+
+    def node_bytes(self) -> Mapping[str, int]:
+        """Return the memory that a cluster's nodes have for pools, by node; empty on our own machine."""
+        ...
+
+    def node_of(self, pool_id: str) -> str:
+        """Return the node on which a cluster placed a pool; empty on our own machine."""
         ...
 
     def start_env_worker(self, pool_id: str, worker_id: str) -> None:

@@ -12,6 +12,8 @@ from backend.store.tables import parts, pools, refused_pools, wanted_pools
 from tinkergym.schema.events import ErrorView
 
 _POOL = "pool:"
+CLUSTER = "cluster"
+"""The part that is recorded while the Ray cluster in the settings does not answer."""
 
 
 def pool_part(model: str) -> str:

@@ -51,7 +51,9 @@ def postgres_url(postgres_server):
 class PostgresServer:
     """Runs until `stop`, or until this process ends, however it ends."""
 
-    def __init__(self):
+    def __init__(self, address="127.0.0.1"):
+        """Listen at an address of this machine; from other machines everybody is let in."""
+        self.address = address
         programs = _programs()
         if programs is None:
             pytest.skip("PostgreSQL is not installed; on Debian or Ubuntu: apt-get install postgresql")
@@ -64,11 +66,13 @@ class PostgresServer:
         data = self._folder / "data"
         made = ["--username=tinkergym", "--auth=trust", "--encoding=UTF8", "--no-sync"]
         self._run(programs / "initdb", f"--pgdata={data}", *made).wait()
+        with (data / "pg_hba.conf").open("a") as rules:
+            rules.write(f"host all all {address}/24 trust\n")
         with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
+            free.bind((address, 0))
             self.port = free.getsockname()[1]
         settings = {
-            "listen_addresses": "127.0.0.1",
+            "listen_addresses": address,
             "port": self.port,
             "unix_socket_directories": self._folder,
             "max_connections": 200,
@@ -90,7 +94,7 @@ class PostgresServer:
         )
 
     def url(self, database):
-        return f"postgresql://tinkergym@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://tinkergym@{self.address}:{self.port}/{database}"
 
     def execute(self, statement, database="postgres"):
         """Run a statement outside a transaction."""

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -29,6 +29,10 @@ def serve(
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting; repeatable.")
     ] = None,
+    role: Annotated[
+        Literal["all", "gateway", "scheduler"],
+        typer.Option(help="What to run here, if several machines share one database."),
+    ] = "all",
     as_json: AsJsonLines = False,
 ) -> None:
     """Start the service on this machine and keep it running until Ctrl-C.
@@ -46,6 +50,7 @@ def serve(
             )
     settings = [*(f"{name}={value}" for name, value in said.items()), *(setting or [])]
     arguments = [*(["--json"] if as_json else []), *(["--config", str(config)] if config else [])]
+    arguments += ["--role", role] if role != "all" else []
     run_service_program(
         "backend.app.supervisor", [*arguments, *(part for s in settings for part in ("--set", s))]
     )

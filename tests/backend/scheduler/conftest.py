@@ -8,6 +8,7 @@ import pytest
 
 from backend.config import ServiceConfig
 from backend.scheduler.scheduler import Scheduler
+from backend.scheduler.unplaced import Unplaced
 from backend.scheduler.workers import Change, PoolReady, Running
 from backend.store.store import Store
 from backend.worker_url import unix_url
@@ -37,7 +38,7 @@ class ScriptedWorkers:
     found: list[Running] = field(default_factory=list)
     weights: dict[str, int] = field(default_factory=dict)
     """What a model's pool takes, in GB; 1 for those that are missing."""
-    without_place: dict[str, str] = field(default_factory=dict)
+    without_place: dict[str, Unplaced] = field(default_factory=dict)
 
     def running(self) -> list[Running]:
         return self.found
@@ -45,8 +46,14 @@ class ScriptedWorkers:
     def start_pool(self, pool_id: str, model: str, memory_bytes: int) -> None:
         self.pools[pool_id] = model
 
-    def waiting(self) -> dict[str, str]:
+    def waiting(self) -> dict[str, Unplaced]:
         return self.without_place
+
+    def node_bytes(self) -> dict[str, int]:
+        return {}
+
+    def node_of(self, pool_id: str) -> str:
+        return ""
 
     def start_env_worker(self, pool_id: str, worker_id: str) -> None:
         self.env_workers[worker_id] = pool_id

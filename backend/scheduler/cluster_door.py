@@ -1,0 +1,175 @@
+"""`python -m backend.scheduler.cluster_door`: whether the service can join the cluster in its settings.
+
+Answers with one line of JSON on the standard output: null, or a refusal. Ray itself waits for a long time,
+does not say that the token was wrong, and may end the process that asks; so this one asks first.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from backend.config import ServiceConfig
+from backend.errors import ConfigError
+from tinkergym.errors import TinkerGymError, from_wire
+
+_CONNECT_SECONDS = 3.0
+_ANSWER_SECONDS = 5
+_WHOLE_SECONDS = 30.0
+_FIELD = "ray.address"
+
+
+def set_token(config: ServiceConfig, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment variables by which Ray finds the cluster's token.
+
+    Raises:
+        ConfigError: The token's file cannot be read, or is empty.
+    """
+    found = {"RAY_USAGE_STATS_ENABLED": "0"}
+    file = config.ray.token_file
+    if file is None:
+        named = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & environment.keys()
+        home = Path("~/.ray/auth_token").expanduser().exists()
+        return {"RAY_AUTH_MODE": "token", **found} if named or home else found
+    try:
+        token = file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}", field="ray.token_file") from error
+    if not token:
+        raise ConfigError(
+            f"{file} is empty", hint="write the cluster's token into it", field="ray.token_file"
+        )
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, **found}
+
+
+def require_cluster(config: ServiceConfig) -> None:
+    """Check that the service can join the cluster, before anything starts. Asks in a process of its own.
+
+    Raises:
+        ConfigError: It cannot, and why.
+    """
+    environment = {**os.environ, **set_token(config), **config.environment()}
+    command = [sys.executable, "-m", "backend.scheduler.cluster_door"]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, timeout=_WHOLE_SECONDS, check=True
+        )
+        refusal = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
+        raise ConfigError(
+            f"the Ray cluster at {config.ray.address} cannot be asked: {error}", field=_FIELD
+        ) from error
+    if refusal is not None:
+        raise from_wire(refusal)
+
+
+def bootstrap_address(address: str) -> str:
+    """Return HOST:PORT of the cluster's head.
+
+    Raises:
+        ConfigError: `auto`, and no node of a cluster runs on this machine.
+    """
+    if address != "auto":
+        return address
+    from ray._private import services
+
+    try:
+        found = services.canonicalize_bootstrap_address("auto")
+    except ConnectionError:
+        found = None
+    if not found:
+        raise ConfigError(
+            "no node of a Ray cluster runs on this machine",
+            hint="start one with `ray start --address=HOST:PORT`",
+            field=_FIELD,
+        )
+    return str(found)
+
+
+def require_open(address: str) -> None:
+    """Check that something accepts connections at HOST:PORT.
+
+    Raises:
+        ConfigError: Nothing does.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ConfigError(
+            f"nothing answers at the Ray cluster's address {address}: {error}",
+            hint="check ray.address and that the head node runs",
+            field=_FIELD,
+        ) from error
+
+
+def _look(config: ServiceConfig) -> None:
+    address = bootstrap_address(config.ray.address)
+    require_open(address)
+    import ray
+
+    try:
+        client = ray._raylet.GcsClient(address=address)
+        nodes: Mapping[Any, Any] = client.get_all_node_info(timeout=_ANSWER_SECONDS)
+    except ray.exceptions.AuthenticationError as error:
+        raise ConfigError(
+            f"the Ray cluster at {address} refuses the token",
+            hint="name a file with the cluster's token in ray.token_file",
+            field="ray.token_file",
+        ) from error
+    except Exception as error:
+        raise ConfigError(
+            f"the Ray cluster at {address} does not answer: {type(error).__name__}", field=_FIELD
+        ) from error
+    _require_node_here([str(node.node_manager_address) for node in nodes.values()], address, config)
+
+
+def _require_node_here(addresses: list[str], cluster: str, config: ServiceConfig) -> None:
+    here = [address for address in addresses if _is_here(address)]
+    if not here:
+        raise ConfigError(
+            f"this machine is not a node of the Ray cluster at {cluster}",
+            hint=f"run `ray start --address={cluster} --num-cpus=0` on it first",
+            field=_FIELD,
+        )
+    beyond = [address for address in addresses if not address.startswith("127.")]
+    if beyond and not config.private_network:
+        raise ConfigError(
+            f"workers on {', '.join(sorted(set(beyond)))} would be reached without encryption",
+            hint="set private_network=true if only the service's own machines can reach this network",
+            field="private_network",
+        )
+
+
+def _is_here(address: str) -> bool:
+    with closing(socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)) as place:
+        try:
+            place.bind((address, 0))
+        except OSError:
+            return False
+        return True
+
+
+def main() -> None:
+    """Look, and print what was found."""
+    logging.disable(logging.CRITICAL)
+    refusal = None
+    try:
+        _look(ServiceConfig.from_environment())
+    except TinkerGymError as error:
+        refusal = error.to_wire()
+    print(json.dumps(refusal), flush=True)
+    # Ray's native threads may still be waiting for the cluster.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Which nodes of a cluster may run our processes: those with the same Python, torch and tinkergym."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from backend.processes.versions import versions
+
+_LOOK_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine of the cluster that answered."""
+
+    address: str
+    cpus: float
+    memory_bytes: int
+    """What the operator lets Ray give to processes there."""
+    refused: str = ""
+    """Why it is not used."""
+
+
+class Nodes:
+    """Asks each node that joins for its versions; one that has not answered is not used."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """`environment` are the variables of every process that is started there."""
+        self._environment = dict(environment)
+        self._own = versions()
+        self._look_at = 0.0
+        self._asked: dict[str, tuple[Node, Any]] = {}
+        self.answered: dict[str, Node] = {}
+        """By Ray's id of the node."""
+
+    @property
+    def usable(self) -> dict[str, Node]:
+        """The nodes that may be used."""
+        return {node_id: node for node_id, node in self.answered.items() if not node.refused}
+
+    def look(self) -> None:
+        """Notice nodes that joined, answered or left, every few seconds."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + _LOOK_SECONDS
+        alive = {entry["NodeID"]: entry for entry in ray.nodes() if entry["Alive"]}
+        for known in (self._asked, self.answered):
+            for node_id in known.keys() - alive.keys():
+                del known[node_id]
+        for node_id in alive.keys() - self._asked.keys() - self.answered.keys():
+            self._asked[node_id] = self._ask(node_id, alive[node_id])
+        for node_id, (node, promise) in list(self._asked.items()):
+            if ray.wait([promise], timeout=0)[0]:
+                del self._asked[node_id]
+                why = self._why_refused(promise)
+                self.answered[node_id] = Node(node.address, node.cpus, node.memory_bytes, why)
+
+    def refusals(self) -> str:
+        """Return which nodes are not used and why; empty if all are."""
+        return ", ".join(
+            f"{one.address} is not used ({one.refused})" for one in self.answered.values() if one.refused
+        )
+
+    def _ask(self, node_id: str, entry: Mapping[str, Any]) -> tuple[Node, Any]:
+        resources = entry["Resources"]
+        node = Node(entry["NodeManagerAddress"], resources.get("CPU", 0.0), int(resources.get("memory", 0)))
+        task = ray.remote(num_cpus=0, max_retries=0)(versions).options(
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
+            runtime_env={"env_vars": self._environment},
+        )
+        return node, task.remote()
+
+    def _why_refused(self, promise: Any) -> str:
+        try:
+            found = ray.get(promise)
+        except ray.exceptions.RayError as error:
+            with contextlib.suppress(AttributeError):
+                error = error.cause
+            return f"asked for its versions, it failed with {type(error).__name__}"
+        wrong = [
+            f"{name} {found.get(name)} there, {own} here"
+            for name, own in self._own.items()
+            if found.get(name) != own
+        ]
+        return "; ".join(wrong)
