@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import signal
 import threading
 import time
 
@@ -41,11 +42,13 @@ def run_in_cluster(config: ServiceConfig, store: Store, stop: threading.Event) -
         ConfigError: The token's file cannot be read.
     """
     os.environ.update(set_token(config))
+    _end_on_signals(stop)
     service = store.service()
     lock = service.scheduler_lock()
     while not (lock.held() and _joined(config, service)):
         if stop.wait(_AGAIN_SECONDS):
             return
+    _end_on_signals(stop)  # Ray has just installed its own handlers, which end the process immediately.
     service.forget_part(CLUSTER)
     from backend.scheduler import ray_cluster
 
@@ -61,6 +64,11 @@ def run_in_cluster(config: ServiceConfig, store: Store, stop: threading.Event) -
     ticking.stop()
     if stop.is_set():
         ray_cluster.stop_everything(seconds=_STOP_SECONDS / 2)
+
+
+def _end_on_signals(stop: threading.Event) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
 
 
 def _joined(config: ServiceConfig, service: ServiceStore) -> bool:

@@ -61,8 +61,6 @@ def main() -> int:
     store = Store.open(config.store_url, part="scheduler")
     service = store.service()
     if config.ray.address:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
         run_in_cluster(config, store, stop)
         return 0
     # For this run of the host: the guardian of the last one must not end what this one starts.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backend.scheduler.unplaced import Unplaced
 from backend.scheduler.workers import PoolEnded, Running
 from tinkergym.schema.events import JobState
 
@@ -95,3 +96,30 @@ def test_changes_no_reason_by_a_place_given_to_another(make_world):
     events = world.store.tenant("ada").events_after(third, 0)
     taken = "1 of 1 places of 'nano' are taken (jobs_per_pool)"
     assert [event.body.reason for event in events] == ["", "loading the model 'nano'", taken]
+
+
+def test_says_what_the_cluster_lacks_until_the_pool_has_a_place(world):
+    job_id = world.submit()
+    world.scheduler.tick()
+    (pool_id,) = world.workers.pools
+    lacks = Unplaced("the Ray cluster has no 2 CPUs free", may_change=True)
+    world.workers.without_place = {pool_id: lacks}
+    world.scheduler.tick()
+    assert world.service.job(job_id).reason == lacks.reason
+    world.workers.without_place = {}
+    world.scheduler.tick()
+    assert world.service.job(job_id).reason == "loading the model 'nano'"
+
+
+def test_keeps_why_a_job_is_queued_while_the_cluster_has_no_place(world):
+    job_id = world.submit()
+    dead = world.pool()
+    world.scheduler.tick()
+    world.acquire(job_id, dead)
+    world.workers.news.append(PoolEnded(pool_id=dead))
+    world.scheduler.tick()
+    (pool_id,) = set(world.workers.pools) - {dead}
+    world.workers.without_place = {pool_id: Unplaced("the Ray cluster is full", may_change=True)}
+    world.scheduler.tick()
+    reason = "the Ray cluster is full: its worker died; resumes from the last checkpoint"
+    assert world.service.job(job_id).reason == reason

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from backend.config import ServiceConfig
+from backend.errors import ConfigError
+from backend.scheduler.cluster_door import require_open, set_token
+
+
+def settings(tmp_path, **ray):
+    return ServiceConfig(data_dir=tmp_path, ray={"address": "10.0.0.5:6379", **ray})
+
+
+def test_takes_the_token_from_a_file(tmp_path):
+    file = tmp_path / "token"
+    file.write_text(" 0123abcd\n")
+    found = set_token(settings(tmp_path, token_file=file), {})
+    assert (found["RAY_AUTH_MODE"], found["RAY_AUTH_TOKEN"]) == ("token", "0123abcd")
+
+
+@pytest.mark.parametrize("content", [None, "\n"])
+def test_names_a_token_file_without_a_token(tmp_path, content):
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConfigError) as refused:
+        set_token(settings(tmp_path, token_file=file), {})
+    assert refused.value.field == "ray.token_file"
+
+
+def test_leaves_a_token_to_ray_that_its_own_variable_names(tmp_path):
+    assert "RAY_AUTH_TOKEN" not in set_token(settings(tmp_path), {"RAY_AUTH_TOKEN_PATH": "/t"})
+
+
+def test_refuses_an_address_at_which_nothing_answers():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        require_open(address)
+    with pytest.raises(ConfigError) as refused:
+        require_open(address)
+    assert refused.value.field == "ray.address"
+
+
+@pytest.mark.parametrize("address", ["ray://10.0.0.5:10001", "10.0.0.5", "http://10.0.0.5:6379"])
+def test_rejects_what_is_no_address_of_a_cluster(tmp_path, address):
+    with pytest.raises(ValueError, match="address"):
+        settings(tmp_path, address=address)

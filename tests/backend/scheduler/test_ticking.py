@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import threading
+
+from backend.scheduler.ticking import Ticking
+
+PATIENCE_SECONDS = 30.0
+
+
+class Claim:
+    """A claim that the test gives and takes."""
+
+    def __init__(self) -> None:
+        self.mine, self.asked = False, threading.Event()
+
+    def held(self) -> bool:
+        self.asked.set()
+        return self.mine
+
+
+class Ticks:
+    def __init__(self) -> None:
+        self.ticked = threading.Event()
+
+    def due(self) -> bool:
+        return True
+
+    def tick(self) -> None:
+        self.ticked.set()
+
+
+def test_stands_by_until_claim_is_free_and_begins_anew_after_losing_it():
+    made: list[Ticks] = []
+    claim, began = Claim(), threading.Semaphore(0)
+
+    def make() -> Ticks:
+        made.append(Ticks())
+        began.release()
+        return made[-1]
+
+    ticking = Ticking(make, claim)
+    try:
+        assert claim.asked.wait(PATIENCE_SECONDS)
+        assert made == []
+        claim.mine = True
+        assert began.acquire(timeout=PATIENCE_SECONDS)
+        assert made[0].ticked.wait(PATIENCE_SECONDS)
+        claim.mine = False
+        claim.asked.clear()
+        assert claim.asked.wait(PATIENCE_SECONDS)
+        claim.mine = True
+        assert began.acquire(timeout=PATIENCE_SECONDS)
+    finally:
+        ticking.stop()
+    assert len(made) == 2
