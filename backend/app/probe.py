@@ -14,6 +14,8 @@ from backend.store.store import Store
 from tinkergym.errors import TinkerGymError
 
 ANSWER_SECONDS = 2.0
+HEALTH_SECONDS = 3.0
+"""With a sampled token from each loaded model."""
 _BETWEEN_SECONDS = 1.0
 _MOST_FAILURES = 5
 """Failed attempts in a row; a count, so that a suspended machine is not a reason."""
@@ -91,21 +93,21 @@ def scheduler_is_silent(config: ServiceConfig) -> bool:
 
 def answers(url: str) -> bool:
     """Whether the address responds in time, with anything."""
-    return _ask(url, ANSWER_SECONDS) is not None
+    return _ask(url, "?sample=false", ANSWER_SECONDS) is not None
 
 
 def health_of(url: str) -> dict[str, Any] | None:
     """Return the service's health; None if it does not respond at once."""
     try:
-        return json.loads(_ask(url, 0.3) or b"")  # type: ignore[no-any-return]
+        return json.loads(_ask(url, "", HEALTH_SECONDS) or b"")  # type: ignore[no-any-return]
     except ValueError:
         return None
 
 
-def _ask(url: str, seconds: float) -> bytes | None:
+def _ask(url: str, query: str, seconds: float) -> bytes | None:
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=seconds)
     try:
-        connection.request("GET", "/v1/health")
+        connection.request("GET", f"/v1/health{query}")
         return connection.getresponse().read()
     except (OSError, http.client.HTTPException):
         return None

@@ -82,6 +82,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         yield
         await parts.tail.close()
         await parts.key_watch.close()
+        await parts.pool_proofs.close()
         await parts.proxy.close()
         parts.image_check.close()
         for each in threads.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -16,8 +17,8 @@ from backend.gateway.fair_routes import FairRoute, in_turn
 from backend.gateway.fair_threads import FairThreads
 from backend.gateway.visible import disk_trouble, shown_to
 from backend.gateway.wiring import GatewayParts, parts_of
-from backend.store.service_parts import lost_pools, pool_part
-from backend.store.store import TenantStore
+from backend.store.service_parts import CLUSTER, lost_pools, pool_part
+from backend.store.store import PoolRecord, TenantStore
 from tinkergym import __version__
 from tinkergym.errors import TinkerGymError
 from tinkergym.registration.packs import find_packs
@@ -47,14 +48,25 @@ class EnvironmentList(WireModel):
 
 
 @router.get("/health")
-async def health(request: Request) -> HealthView:
+async def health(request: Request, sample: bool = True) -> HealthView:
     """Return whether the service responds, and what it is waiting for. Needs no key.
 
-    With the local owner's key it also returns the memory of each loaded model.
+    A loaded model counts once a token was sampled from it, at most a few seconds ago; with `sample=false` as
+    it was when somebody last asked. With the local owner's key it also returns each loaded model's memory.
     """
     # In its own threads: a response must not wait for requests that keep all others busy.
     threads: FairThreads = request.app.state.health_threads
-    return await threads.run("", partial(_health, parts_of(request), key_of(request)))
+    parts = parts_of(request)
+    if sample:
+        await parts.pool_proofs.ask(await threads.run("", partial(_pools, parts)))
+    failing = parts.pool_proofs.failing
+    return await threads.run("", partial(_health, parts, key_of(request), failing))
+
+
+def _pools(parts: GatewayParts) -> list[PoolRecord]:
+    with suppress(TinkerGymError):  # The database is missing, which `_missing` says.
+        return parts.store.service().pools(parts.clock(), max_age=parts.config.lease_seconds)
+    return []
 
 
 @router.get("/models")
@@ -114,15 +126,14 @@ async def _renderer(request: Request, tenant: TenantStore, model: str, template:
     )
 
 
-def _health(parts: GatewayParts, key: str) -> HealthView:
-    missing = parts.missing.update(_missing(parts), parts.clock())
+def _health(parts: GatewayParts, key: str, failing: Collection[str]) -> HealthView:
+    missing = parts.missing.update(_missing(parts, failing), parts.clock())
     owner, memory = False, dict[str, int]()
     with suppress(TinkerGymError):  # The missing part is the database.
         tenant_id = parts.store.keys.tenant_of(key) if key else None
         owner = tenant_id is not None and parts.store.tenant(tenant_id).is_local_owner
         if owner:
-            pools = parts.store.service().pools(parts.clock(), max_age=parts.config.lease_seconds)
-            memory = {pool.model: pool.memory_bytes for pool in pools if pool.memory_bytes}
+            memory = {pool.model: pool.memory_bytes for pool in _pools(parts) if pool.memory_bytes}
     if not owner:
         # A loaded model may be a folder of the owner, whose name is private.
         missing = _named(missing, {pool_part(model) for model in parts.config.models})
@@ -146,7 +157,7 @@ def _named(missing: dict[str, float], offered: set[str]) -> dict[str, float]:
     return shown
 
 
-def _missing(parts: GatewayParts) -> list[str]:
+def _missing(parts: GatewayParts, failing: Collection[str]) -> list[str]:
     now, most = parts.clock(), parts.config.lease_seconds
     if disk_trouble(parts.config):
         return ["disk"]  # All parts that cannot record their heartbeats seem silent.
@@ -154,12 +165,15 @@ def _missing(parts: GatewayParts) -> list[str]:
     try:
         seen = service.parts(now)
         known = service.pools(now, max_age=inf)
-        alive = {pool.model for pool in service.pools(now, max_age=most)}
+        heard = service.pools(now, max_age=most)
     except TinkerGymError:
         return ["database"]
     age = seen.get("scheduler")
     silent = age is None or age > min(_SCHEDULER_SECONDS, most)
+    alive = {pool.model for pool in heard if pool.url not in failing}
+    cluster = seen.get(CLUSTER, _SCHEDULER_SECONDS) < _SCHEDULER_SECONDS
     # Those that the scheduler lost and replaces, and those that are silent, which it has not seen yet.
     lost = sorted(lost_pools(seen) | {pool.model for pool in known})
     wanted = dict.fromkeys([*parts.config.preload, *lost])
-    return (["scheduler"] if silent else []) + [pool_part(model) for model in wanted if model not in alive]
+    parts_below = ["scheduler"] * silent + [CLUSTER] * cluster
+    return parts_below + [pool_part(model) for model in wanted if model not in alive]

@@ -19,6 +19,7 @@ from backend.gateway.event_tail import EventTail
 from backend.gateway.fair_routes import read_now
 from backend.gateway.key_watch import KeyWatch
 from backend.gateway.operator_key import OperatorKey
+from backend.gateway.pool_proofs import PoolProofs
 from backend.gateway.pool_proxy import PoolProxy
 from backend.machine_paths import MachinePaths
 from backend.processes.image_check import ImageCheck
@@ -67,6 +68,11 @@ class GatewayParts:
     def admission(self) -> Admission:
         """Whether a job may run."""
         return Admission(config=self.config, catalog=self.catalog, job_check=self.job_check)
+
+    @cached_property
+    def pool_proofs(self) -> PoolProofs:
+        """Whether pools can be sampled."""
+        return PoolProofs(self.proxy, self.config.lease_seconds)
 
     @cached_property
     def event_chains(self) -> EventChains:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from backend.processes.versions import versions
 
+_log = logging.getLogger(__name__)
 _LOOK_SECONDS = 2.0
 
 
@@ -26,6 +28,11 @@ class Node:
     """What the operator lets Ray give to processes there."""
     refused: str = ""
     """Why it is not used."""
+
+    @property
+    def refusal(self) -> str:
+        """The sentence about it."""
+        return f"{self.address} is not used ({self.refused})"
 
 
 class Nodes:
@@ -61,12 +68,12 @@ class Nodes:
                 del self._asked[node_id]
                 why = self._why_refused(promise)
                 self.answered[node_id] = Node(node.address, node.cpus, node.memory_bytes, why)
+                if why:
+                    _log.warning("%s", self.answered[node_id].refusal)
 
     def refusals(self) -> str:
         """Return which nodes are not used and why; empty if all are."""
-        return ", ".join(
-            f"{one.address} is not used ({one.refused})" for one in self.answered.values() if one.refused
-        )
+        return ", ".join(node.refusal for node in self.answered.values() if node.refused)
 
     def _ask(self, node_id: str, entry: Mapping[str, Any]) -> tuple[Node, Any]:
         resources = entry["Resources"]

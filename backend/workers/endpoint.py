@@ -70,6 +70,10 @@ class PoolService(Protocol):
         """Answer each request once through `deliver`; `together` waits for all, see `SampleBatch`."""
         ...
 
+    def prove(self) -> None:
+        """Return once a token was sampled; raises our own error if it cannot be."""
+        ...
+
     def lease(self, request: LeaseRequest, job_id: str) -> LeaseReply:
         """Lease episodes; waits for some."""
         ...
@@ -121,7 +125,7 @@ class PoolEndpoint:
             Route("/renderer", self._guarded(self._renderer), methods=["GET"]),
             Route("/images/missing", self._guarded(self._missing_images), methods=["POST"]),
             Route("/images/{sha256}", self._guarded(self._add_image), methods=["PUT"]),
-            Route("/health", self._guarded(self._health), methods=["GET"]),
+            Route("/prove", self._guarded(self._prove), methods=["POST"]),
         ]
         config = uvicorn.Config(
             Starlette(routes=routes),
@@ -217,8 +221,9 @@ class PoolEndpoint:
         sha256 = str(request.path_params["sha256"])
         return await self._in_thread(self._threads, lambda: self._service.add_image(sha256, body, player))
 
-    async def _health(self, _request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
+    async def _prove(self, _request: Request) -> Response:
+        await asyncio.get_running_loop().run_in_executor(self._threads, self._service.prove)
+        return Response(status_code=204)
 
     async def _sample(self, request: Request) -> Response:
         loop = asyncio.get_running_loop()

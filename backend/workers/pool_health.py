@@ -21,17 +21,17 @@ class Rest:
         """Start waiting; all times are seconds on one monotonic clock."""
         self._after_seconds = after_seconds
         self._worked_at = now
-        self._resting = False
+        self.resting = False
 
     def worked(self, now: float) -> None:
         """Record that the pool has, or just had, work."""
-        self._worked_at, self._resting = now, False
+        self._worked_at, self.resting = now, False
 
     def is_due(self, now: float) -> bool:
         """Whether to rest now: true once, until the pool has worked again."""
-        if self._resting or now - self._worked_at < self._after_seconds:
+        if self.resting or now - self._worked_at < self._after_seconds:
             return False
-        self._resting = True
+        self.resting = True
         return True
 
 
@@ -61,6 +61,11 @@ class PoolHealth:
         model = self._parts.own.model
         self._parts.store.register_pool(self._pool_id, model, url, token, time.time())
         self._heartbeat.start()
+
+    @property
+    def rests(self) -> bool:
+        """Whether it has given memory back, and nothing worked since."""
+        return self._rest.resting
 
     def note_sampling(self) -> None:
         """Record that a client samples, possibly without a job."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import time
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -13,16 +15,33 @@ from backend.workers.pool_images import PoolImages
 from backend.workers.pool_jobs import PoolJobs
 from backend.workers.sample_router import SampleRouter
 from backend.workers.shared_parts import SharedParts
-from tinkergym.errors import NotFoundError
+from tinkergym.errors import NotFoundError, ServiceUnavailableError, from_wire
 from tinkergym.schema.data import ImageKept, ImageNames
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.ids import PolicyRef
-from tinkergym.schema.sampling import SampleRequest
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 from tinkergym.schema.views import RendererBundle
 
 _MOST_BUNDLES = 16
 """The number of cached renderers. Each has a tokenizer of several megabytes; jobs bring their own chat
 templates."""
+
+
+_PROVEN_SECONDS = 3.0
+"""For this long a sampled token proves that more can be."""
+
+
+class _First:
+    """Puts what is answered into a queue; implements `Deliver`."""
+
+    gone = False
+
+    def __init__(self, arrived: queue.SimpleQueue[Completion | SampleFailure]) -> None:
+        self._arrived = arrived
+
+    def __call__(self, answers: Sequence[Completion | SampleFailure]) -> None:
+        for answer in answers:
+            self._arrived.put(answer)
 
 
 class PoolRoutes:
@@ -31,6 +50,7 @@ class PoolRoutes:
     def __init__(self, parts: SharedParts, jobs: PoolJobs, images: PoolImages, health: PoolHealth) -> None:
         self._parts, self._jobs, self._images, self._health = parts, jobs, images, health
         self._router = SampleRouter(parts, jobs, images)
+        self._sampled_at = float("-inf")
         self._bundle = lru_cache(maxsize=_MOST_BUNDLES)(self._load_bundle)
         """By the model, and the chat template that replaces its own."""
 
@@ -38,6 +58,28 @@ class PoolRoutes:
         """Answer each request once through `deliver`; `together` waits for all, see `SampleBatch`."""
         self._health.note_sampling()
         self._router.sample(requests, deliver, together=together)
+
+    def prove(self) -> None:
+        """Sample a token of the model, unless the pool rests or has sampled a moment ago.
+
+        Raises:
+            TinkerGymError: The engine refuses, or does not answer in time.
+        """
+        if self._health.rests or time.monotonic() - self._sampled_at < _PROVEN_SECONDS:
+            return
+        if self._parts.config.sleep_while_learning and self._jobs.pulses:
+            return  # It would wake the engine.
+        arrived: queue.SimpleQueue[Completion | SampleFailure] = queue.SimpleQueue()
+        own = self._parts.own.model
+        request = SampleRequest(request_id="health", policy=own, prompt_ids=[0], max_tokens=1)
+        self._router.sample([request], _First(arrived), together=False)
+        try:
+            answer = arrived.get(timeout=self._parts.config.lease_seconds)
+        except queue.Empty:
+            raise ServiceUnavailableError(f"the engine of {own!r} does not answer") from None
+        if isinstance(answer, SampleFailure):
+            raise from_wire(answer.error.model_dump())
+        self._sampled_at = time.monotonic()
 
     def lease(self, request: LeaseRequest, job_id: str) -> LeaseReply:
         """Lease episodes; waits for some."""

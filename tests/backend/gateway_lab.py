@@ -112,6 +112,8 @@ class PoolEndpoint:
     waiting: int = 0
     """Leases that wait for episodes, and requests that wait for a call."""
     most_waiting: int = 0
+    proof: int = 204
+    """The status of what is answered to the question whether it can be sampled."""
     no_episodes: threading.Event = field(default_factory=threading.Event)
     """While it is set, no waiting lease is answered."""
 
@@ -167,6 +169,9 @@ class PoolEndpoint:
             await self._take(request)
             return Response(status_code=204)
 
+        async def prove(request: Request):
+            return Response(status_code=self.proof)
+
         async def submit(request: Request):
             body = await self._take(request)
             if body is None:
@@ -179,6 +184,7 @@ class PoolEndpoint:
                 Route("/episodes/lease", lease, methods=["POST"]),
                 Route("/episodes/vanished", vanished, methods=["POST"]),
                 Route("/episodes/submit", submit, methods=["POST"]),
+                Route("/prove", prove, methods=["POST"]),
                 Route("/policies/wait", call_done, methods=["POST"]),
             ]
         )

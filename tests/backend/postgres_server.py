@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.exc import OperationalError
@@ -113,6 +114,19 @@ class PostgresServer:
                     self.stop()
                     raise
                 time.sleep(0.05)
+
+    def freeze(self):
+        """Let all processes of the server stand still."""
+        self._signal_all(signal.SIGSTOP)
+
+    def thaw(self):
+        """Let them go on."""
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number):
+        server = psutil.Process(self._server.pid)
+        for process in [server, *server.children(recursive=True)]:
+            process.send_signal(number)
 
     def stop(self):
         self._server.send_signal(signal.SIGQUIT)

@@ -78,7 +78,7 @@ def test_prints_json_for_a_program(tmp_path, monkeypatch, capfd):
     assert err.startswith("tinkergym serve: ")
     assert "local.json cannot be written" in json.loads(out)["error"]["message"]
 
-    def ready(_, say):
+    def ready(_, role, say):
         say(Notice("ready", "ready after 1.0 s", {"seconds": 1.0}))
         return 0
 

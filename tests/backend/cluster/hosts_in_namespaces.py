@@ -134,6 +134,11 @@ class Hosts:
         assert done.returncode == 0, f"{words} on host {number}: {done.stdout[-1500:]}{done.stderr[-1500:]}"
         return done.stdout
 
+    def read(self, number: int, file: str) -> str:
+        """Return the content of a host's file; empty if there is none."""
+        done = subprocess.run(self.command(number, "cat", file), capture_output=True, text=True, check=False)
+        return done.stdout
+
     def start(self, number: int, *words: str, **environment: str) -> subprocess.Popen[Any]:
         """Start a command on a host; its output goes to `log(number)`."""
         with self.log(number).open("ab") as output:

@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from backend.store.service_parts import pool_part
+from backend.store.service_parts import CLUSTER, pool_part
 
 pytestmark = pytest.mark.service
 
@@ -69,3 +69,27 @@ def test_shows_models_and_renderers_by_name(client):
     refused = client.get("/v1/renderer", params={"model": "gpt-9"})
     assert (refused.status_code, error_of(refused)["type"]) == (422, "UnknownModelError")
     assert error_of(client.get("/v1/renderer"))["field"] == "model"
+
+
+def test_reports_pool_as_missing_that_cannot_be_sampled(gateway, client, start_pool):
+    pool = start_pool()
+    gateway.store.service().touch_part("scheduler", now=time.time())
+    pool.proof = 500
+    assert client.get("/v1/health").json()["waiting_for"] == ["pool:nano"]
+    assert client.get("/v1/health?sample=false").json()["waiting_for"] == ["pool:nano"]
+
+
+def test_reports_pool_as_missing_at_which_nothing_listens(gateway, client):
+    service = gateway.store.service()
+    service.touch_part("scheduler", now=time.time())
+    service.register_pool("pool-1", "nano", "http://127.0.0.1:1", "token", time.time())
+    # Its heartbeats arrive: between the gateway and the pool the network is gone.
+    assert client.get("/v1/health").json()["waiting_for"] == ["pool:nano"]
+
+
+def test_names_the_cluster_while_its_head_does_not_answer(gateway, client, start_pool):
+    start_pool()
+    service = gateway.store.service()
+    for part in ("scheduler", CLUSTER):
+        service.touch_part(part, now=time.time())
+    assert client.get("/v1/health").json()["waiting_for"] == [CLUSTER]

@@ -98,7 +98,7 @@ def test_changes_no_reason_by_a_place_given_to_another(make_world):
     assert [event.body.reason for event in events] == ["", "loading the model 'nano'", taken]
 
 
-def test_says_what_the_cluster_lacks_until_the_pool_has_a_place(world):
+def test_says_what_the_cluster_lacks_for_now(world):
     job_id = world.submit()
     world.scheduler.tick()
     (pool_id,) = world.workers.pools
@@ -111,7 +111,7 @@ def test_says_what_the_cluster_lacks_until_the_pool_has_a_place(world):
     assert world.service.job(job_id).reason == "loading the model 'nano'"
 
 
-def test_keeps_why_a_job_is_queued_while_the_cluster_has_no_place(world):
+def test_keeps_why_a_job_waits_for_a_full_cluster(world):
     job_id = world.submit()
     dead = world.pool()
     world.scheduler.tick()

@@ -29,7 +29,7 @@ class Ticks:
         self.ticked.set()
 
 
-def test_stands_by_until_claim_is_free_and_begins_anew_after_losing_it():
+def test_stands_by_and_begins_anew_with_its_claim():
     made: list[Ticks] = []
     claim, began = Claim(), threading.Semaphore(0)
 

@@ -223,3 +223,20 @@ def test_evicts_images_of_earlier_jobs_for_those_of_new_ones(make_lab):
 def test_lacks_renderer_of_another_model(lab):
     with pytest.raises(NotFoundError, check=lambda error: error.field == "model"):
         lab.transport("").renderer("gpt")
+
+
+def test_proves_by_one_token_that_it_can_be_sampled(lab):
+    sampled = []
+    submit = lab.pool.own.engine.submit
+
+    def watched(requests, deliver):
+        sampled.extend(requests)
+        submit(requests, deliver)
+
+    lab.pool.own.engine.submit = watched
+    try:
+        lab.connection.call("POST", "/prove")
+        lab.connection.call("POST", "/prove")
+    finally:
+        del lab.pool.own.engine.submit
+    assert [request.max_tokens for request in sampled] == [1]
