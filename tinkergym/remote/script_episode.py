@@ -64,20 +64,13 @@ class ScriptEpisode:
         """Whether the record is complete."""
         return self._loop.state is AgentState.TERMINATED
 
-    def trajectory(self) -> Trajectory:
+    def trajectories(self) -> list[Trajectory]:
         """Return the record of a finished episode."""
-        return self._loop.trajectory()
+        return [self._loop.trajectory()]
 
     def fail(self, reason: StopReason, error: str) -> None:
         """End the episode for an external reason. A finished episode is unchanged."""
         self._loop.fail(reason, error)
-
-    def record_call(self, call: str, seconds: float) -> None:
-        """Record how long a `reset` or `step` took. In a script's own thread it cannot be interrupted."""
-        allowed = self.request.limits.step_timeout_seconds
-        if seconds > allowed:
-            text = f"{call} returned after {seconds:.3g} s; limits.step_timeout_seconds is {allowed:g}"
-            self._loop.fail(StopReason.ENVIRONMENT_TIMEOUT, text)
 
     def hears(self, observation: Observation, info: Any = None) -> SampleRequest | None:
         """Take the observation to act on. Returns None if a limit has ended the episode.

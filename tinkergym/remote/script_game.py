@@ -82,13 +82,6 @@ class ScriptGame:
         """End the game for an external reason; a finished game stays as it ended."""
         self._coordinator.fail(reason, error)
 
-    def record_call(self, call: str, seconds: float) -> None:
-        """Record the duration of a `reset` or `step`; in a script's own thread none can be interrupted."""
-        allowed = self.request.limits.step_timeout_seconds
-        if seconds > allowed:
-            text = f"{call} returned after {seconds:.3g} s; limits.step_timeout_seconds is {allowed:g}"
-            self.fail(StopReason.ENVIRONMENT_TIMEOUT, text)
-
     def hears(self, agent: str, observation: Observation) -> SampleRequest | str | None:
         """Handle an agent's observation.
 

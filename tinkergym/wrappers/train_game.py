@@ -5,7 +5,6 @@ It connects the AEC interface with the coordinator. `TrainRemotely` creates one 
 
 from __future__ import annotations
 
-import time
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
@@ -26,7 +25,7 @@ from tinkergym.rollout.seat_check import check_players, check_seats, players_off
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.names import LOCAL
 from tinkergym.schema.parsing import parse
-from tinkergym.trajectory.trajectory import StopReason
+from tinkergym.trajectory.trajectory import StopReason, Trajectory
 
 
 class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types here
@@ -77,14 +76,14 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
             self._spec = known
         transport = self._client.rollout_transport(self.job.id)
         self._renderer = cache(lambda model: Renderer.from_bundle(transport.renderer(model)))
-        self._script = ScriptJob(
+        self._script: ScriptJob[ScriptGame] = ScriptJob(
             self.job,
             transport,
             client_timeout_seconds=self._spec.client_timeout_seconds,
             played="game",
             wraps="game",
+            ended=self._ended,
         )
-        self._playing: ScriptGame | None = None
         self.stop_reason = ""
         """Why the last game ended, see `StopReason`; empty before that."""
 
@@ -121,9 +120,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
         if self._script.closed:
             return False
         self._settle()
-        if self._playing is not None:
-            return True
-        return self._script.wants_another()
+        return self._script.record is not None or self._script.wants_another()
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Start the next game that the service requests, with its seed.
@@ -141,24 +138,17 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
                 field="seed",
             )
         self._settle()
-        self._abandon()
+        self._script.abandon()
         if not self.training:
             raise EpisodeProtocolError(
                 f"{self.job.id} has done all of its steps",
                 hint="`while env.training:` ends the loop here; job.policy(AGENT) is what was trained",
             )
         request = self._script.take()
-        self._playing = ScriptGame(request, self._renderer, self.env, self._environment_prompt)
+        self._script.record = ScriptGame(request, self._renderer, self.env, self._environment_prompt)
         if request.task_index is not None:
             options = {**(options or {}), "task_index": request.task_index}
-        began = time.monotonic()
-        try:
-            self.env.reset(seed=request.seed, options=options)
-        except Exception:
-            self._playing.fail(StopReason.ENVIRONMENT_ERROR, traceback.format_exc())
-            self._hand_in()
-            raise
-        self._playing.record_call("reset", time.monotonic() - began)
+        self._script.run("reset", lambda: self.env.reset(seed=request.seed, options=options))
         self._hand_in_if_over()
 
     def act(self, agent: str, observation: Observation) -> str:
@@ -176,16 +166,14 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
             JobFailedError: The job ended without success.
         """
         self._script.raise_if_ended_badly()
-        game = self._playing
-        if game is None:
-            raise EpisodeProtocolError("act() was called without a game", hint="begin one with env.reset()")
+        game = self._script.current("act")
         try:
             asked = game.hears(agent, observation)
         except TinkerGymError as error:
             if isinstance(error, EpisodeProtocolError):
                 raise
             game.fail(stop_reason_of(error), traceback.format_exc())
-            self._hand_in()
+            self._script.hand_in()
             raise
         if isinstance(asked, str):
             return asked
@@ -196,7 +184,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
             return game.answers(self._client.ask(asked))
         except PolicyVersionGoneError as error:
             game.fail(StopReason.SAMPLING_FAILED, str(error))
-            self._hand_in()
+            self._script.hand_in()
             return ""
 
     def step(self, action: Any) -> None:
@@ -207,7 +195,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
         """
         self._script.refuse_if_closed("step")
         self._script.raise_if_ended_badly()
-        game = self._playing
+        game = self._script.record
         if game is None:
             return  # a limit of the job ended the game, and `agent_iter` ends with this step
         agent = self.env.agent_selection
@@ -216,14 +204,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
             game.leaves()
         else:
             game.expect_an_answer()
-        began = time.monotonic()
-        try:
-            self.env.step(action)
-        except Exception as error:
-            game.fail(stop_reason_of(error), traceback.format_exc())
-            self._hand_in()
-            raise
-        game.record_call("step", time.monotonic() - began)
+        self._script.run("step", lambda: self.env.step(action))
         if not dead:
             game.stepped()
         if not self.env.agents and not game.over:
@@ -233,7 +214,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
     def agent_iter(self, max_iter: int = 2**63) -> Iterator[str]:
         """Yield the agent whose turn it is until the game is over, or a limit of the job has ended it."""
         for _ in range(max_iter):
-            if self._playing is None or not self.env.agents:
+            if self._script.record is None or not self.env.agents:
                 return
             yield self.env.agent_selection
 
@@ -243,7 +224,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
             return
         try:
             self._settle()
-            self._abandon()
+            self._script.abandon()
             self._script.warn_if_unfinished(stacklevel=2)
         finally:
             self._script.close()
@@ -254,7 +235,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
     def _settle(self) -> None:
         """Finish a game that is over for all agents, if its loop was left before stepping them all."""
         env = self.env
-        while self._playing is not None and env.agents:
+        while self._script.record is not None and env.agents:
             left = len(env.agents)
             if not all(env.terminations[agent] or env.truncations[agent] for agent in env.agents):
                 return
@@ -262,24 +243,15 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
             if len(env.agents) >= left:
                 return
 
-    def _abandon(self) -> None:
-        if self._playing is not None:
-            self._playing.fail(StopReason.ABANDONED, "the script reset or closed in the middle of the game")
-            self._hand_in()
-
     def _hand_in_if_over(self) -> None:
-        if self._playing is not None and self._playing.over:
-            self._hand_in()
+        if self._script.record is not None and self._script.record.over:
+            self._script.hand_in()
 
-    def _hand_in(self) -> None:
-        game, self._playing = self._playing, None
-        assert game is not None
-        records = game.trajectories()
+    def _ended(self, game: ScriptGame, records: list[Trajectory]) -> None:
         self.stop_reason = str(game.stop_reason or "")
         bad = next((one for one in records if not one.completed), None)
         if bad is not None:
-            warnings.warn(f"the game ended with {bad.stop_reason}: {bad.error}", stacklevel=4)
-        self._script.submit(game.request, records, stacklevel=4)
+            warnings.warn(f"the game ended with {bad.stop_reason}: {bad.error}", stacklevel=5)
 
 
 def _name_of(env: Any) -> str:

@@ -6,8 +6,6 @@ Uses the Gymnasium interface and the agent loop. Tokens stay in the loop, and HT
 from __future__ import annotations
 
 import json
-import time
-import traceback
 import warnings
 from collections.abc import Mapping
 from typing import Any, SupportsFloat
@@ -16,14 +14,14 @@ import gymnasium as gym
 
 from tinkergym.agent.renderer import Renderer
 from tinkergym.algorithms import GRPO
-from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PolicyVersionGoneError
+from tinkergym.errors import InvalidRequestError, PolicyVersionGoneError
 from tinkergym.messages import Observation
 from tinkergym.remote.client import Client
 from tinkergym.remote.job import Job
 from tinkergym.remote.script_episode import ScriptEpisode
 from tinkergym.remote.script_job import ScriptJob
 from tinkergym.remote.user_files import with_template_read
-from tinkergym.rollout.environment_host import stop_reason_of, system_prompt_of
+from tinkergym.rollout.environment_host import system_prompt_of
 from tinkergym.rollout.group_scores import refuse_group_rewards
 from tinkergym.schema.algorithms import PolicyGradient
 from tinkergym.schema.jobs.parts import Adapter, LoRA
@@ -147,14 +145,13 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         """Acts on observations; its actions are what the job trains on."""
         transport = self._client.rollout_transport(self.job.id)
         self._renderer = Renderer.from_bundle(transport.renderer(self._spec.rendered_by(self.job.id)))
-        self._script = ScriptJob(
+        self._script: ScriptJob[ScriptEpisode] = ScriptJob(
             self.job,
             transport,
             client_timeout_seconds=self._spec.client_timeout_seconds,
             played="episode",
             wraps="env",
         )
-        self._episode: ScriptEpisode | None = None
         self._info: Any = None
         """What the last `reset` returned with its observation."""
         self._trained = self.job.policy()
@@ -169,9 +166,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         """
         if self._script.closed:
             return False
-        if self._episode is not None:
-            return True
-        return self._script.wants_another()
+        return self._script.record is not None or self._script.wants_another()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -190,23 +185,17 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
                 hint="leave out the seed, or train with GRPO(baseline='batch')",
                 field="seed",
             )
-        self._abandon()
+        self._script.abandon()
         if not self.training:
             return self._reset_after_the_job(seed, options)
         request = self._script.take()
-        self._episode = ScriptEpisode(request, self._renderer, self._environment_prompt)
+        episode = self._script.record = ScriptEpisode(request, self._renderer, self._environment_prompt)
         if request.task_index is not None:
             options = {**(options or {}), "task_index": request.task_index}
-        began = time.monotonic()
-        try:
-            observation, info = self.env.reset(seed=request.seed if seed is None else seed, options=options)
-        except Exception:
-            self._episode.fail(StopReason.ENVIRONMENT_ERROR, traceback.format_exc())
-            self._hand_in()
-            raise
-        self._episode.observation, self._info = observation, info
-        self._episode.record_call("reset", time.monotonic() - began)
-        return observation, info
+        seed = request.seed if seed is None else seed
+        began = self._script.run("reset", lambda: self.env.reset(seed=seed, options=options))
+        episode.observation, self._info = began
+        return began
 
     def step(self, action: Any) -> StepReturn:
         """Apply the policy's action to the environment and record its reward.
@@ -218,18 +207,13 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         if self._script.done:
             return self.env.step(action)
         self._script.raise_if_ended_badly()
-        episode = self._current("step")
+        episode = self._script.current("step")
         if episode.over:  # A limit was reached in reset(), or while act() read the observation.
             return episode.observation, 0.0, False, True, self._end({})
         episode.expect_an_answer()
-        began = time.monotonic()
-        try:
-            observation, reward, terminated, truncated, info = self.env.step(action)
-        except Exception as error:
-            episode.fail(stop_reason_of(error), traceback.format_exc())
-            self._hand_in()
-            raise
-        episode.record_call("step", time.monotonic() - began)
+        observation, reward, terminated, truncated, info = self._script.run(
+            "step", lambda: self.env.step(action)
+        )
         if not episode.over:
             episode.stepped(observation, reward, terminated, truncated, info)
         if not episode.over:
@@ -241,7 +225,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         if self._script.closed:
             return
         try:
-            self._abandon()
+            self._script.abandon()
             self._script.warn_if_unfinished(stacklevel=2)
         finally:
             self._script.close()
@@ -253,7 +237,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         if self._script.done:
             return self._trained.act(observation)
         self._script.raise_if_ended_badly()
-        episode = self._current("act")
+        episode = self._script.current("act")
         request = episode.hears(observation, self._info)
         if request is None:
             return ""
@@ -266,29 +250,8 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
 
     # --- inside ---
 
-    def _current(self, call: str) -> ScriptEpisode:
-        if self._episode is None:
-            raise EpisodeProtocolError(
-                f"{call}() was called without an episode", hint="begin one with env.reset()"
-            )
-        return self._episode
-
-    def _abandon(self) -> None:
-        if self._episode is not None:
-            self._episode.fail(
-                StopReason.ABANDONED, "the script reset or closed in the middle of the episode"
-            )
-            self._hand_in()
-
-    def _hand_in(self) -> None:
-        episode, self._episode = self._episode, None
-        assert episode is not None
-        self._script.submit(episode.request, [episode.trajectory()], stacklevel=4)
-
     def _end(self, info: dict[str, Any]) -> dict[str, Any]:
-        assert self._episode is not None
-        trajectory = self._episode.trajectory()
-        self._hand_in()
+        (trajectory,) = self._script.hand_in()
         if not trajectory.completed:
             warnings.warn(
                 f"the episode ended with {trajectory.stop_reason}: {trajectory.error}", stacklevel=3
