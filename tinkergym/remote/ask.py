@@ -9,12 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from pydantic import ValidationError
-from pydantic_core import from_json
 
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError, from_wire
 from tinkergym.network.backoff import Backoff
 from tinkergym.remote.transport import Connection
-from tinkergym.schema.sampling import Completion, SampleBatch, SampleRequest
+from tinkergym.schema.sampling import Completion, SampleBatch, SampleFailure, SampleRequest, read_answer
 
 SAMPLE_PATH = "/v1/sample"
 SILENCE_SECONDS = 300.0
@@ -31,14 +30,7 @@ def ask(
         ServiceUnavailableError: No completion within a minute.
         TinkerGymError: The service refused it, with the reason.
     """
-    body = SampleBatch.model_construct(requests=[request]).model_dump_json().encode()
-    waits = Backoff(patience_seconds=PATIENCE_SECONDS, first_seconds=0.2, sleep=sleep).waits()
-    while True:
-        try:
-            return _read(connection.call("POST", SAMPLE_PATH, body=body, timeout_seconds=SILENCE_SECONDS))
-        except ServiceUnavailableError:
-            if next(waits, None) is None:
-                raise
+    return _sampled(connection, [request], False, PATIENCE_SECONDS, sleep)[request.request_id]
 
 
 def sampled_together(
@@ -54,7 +46,17 @@ def sampled_together(
         ServiceUnavailableError: No completion within `patience_seconds`.
         TinkerGymError: The service refused one of them, with the reason.
     """
-    body = SampleBatch.model_construct(requests=list(requests), together=True).model_dump_json().encode()
+    return _sampled(connection, requests, True, patience_seconds, sleep)
+
+
+def _sampled(
+    connection: Connection,
+    requests: Sequence[SampleRequest],
+    together: bool,
+    patience_seconds: float,
+    sleep: Callable[[float], object],
+) -> dict[str, Completion]:
+    body = SampleBatch.model_construct(requests=list(requests), together=together).model_dump_json().encode()
     waits = Backoff(patience_seconds=patience_seconds, first_seconds=0.2, sleep=sleep).waits()
     while True:
         try:
@@ -68,15 +70,15 @@ def sampled_together(
                 raise
 
 
-def _read(answer: bytes) -> Completion:
-    if not answer.strip():
+def _read(line: bytes) -> Completion:
+    if not line:
         raise ServiceUnavailableError("the service's response ended early")
     try:
-        fields = from_json(answer.strip())
-        if "error" not in fields:
-            return Completion.model_validate(fields)
-    except (ValueError, ValidationError) as error:
+        answer = read_answer(line)
+    except ValidationError as error:
         raise InternalServiceError(
             f"the service's response to a sampling request is invalid: {error}"
         ) from error
-    raise from_wire(fields["error"])
+    if isinstance(answer, SampleFailure):
+        raise from_wire(answer.error.model_dump())
+    return answer

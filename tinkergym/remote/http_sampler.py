@@ -8,8 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from pydantic import ValidationError
-
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError, TooManyRequestsError
 from tinkergym.network.backoff import Backoff
 from tinkergym.remote.image_upload import ImageUpload
@@ -21,6 +19,7 @@ from tinkergym.schema.sampling import (
     SampleBatch,
     SampleFailure,
     SampleRequest,
+    read_answer,
 )
 
 Answer = Completion | SampleFailure
@@ -188,12 +187,12 @@ class HttpSampler:
             for chunk in chunks:
                 # Lines that arrived together are delivered together.
                 *lines, rest = (rest + chunk).split(b"\n")
-                arrived = [_read(line) for line in lines if line.strip()]
+                arrived = [read_answer(line) for line in lines if line.strip()]
                 self._deliver(arrived, pending, sent_again)
                 if self._stop.is_set():
                     return
             if rest.strip():
-                self._deliver([_read(rest)], pending, sent_again)
+                self._deliver([read_answer(rest)], pending, sent_again)
 
     def _send_images(self, pending: dict[str, tuple[SampleRequest, Deliver]]) -> None:
         """Send the images of prompts. If one cannot be sent, only the requests that show it fail."""
@@ -236,13 +235,6 @@ def _how_many_fit(requests: Iterable[SampleRequest]) -> int:
         if count == MOST_PER_BATCH or (count and too_long):
             return count
     return MOST_PER_BATCH
-
-
-def _read(line: bytes) -> Answer:
-    try:
-        return Completion.model_validate_json(line)  # nearly every line
-    except ValidationError:
-        return SampleFailure.model_validate_json(line)
 
 
 def _lacks_images(failure: SampleFailure) -> bool:

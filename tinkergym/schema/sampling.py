@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from tinkergym.schema.decoding import CompletionSettings
 from tinkergym.schema.events import ErrorView
@@ -93,6 +93,18 @@ class SampleFailure(WireModel):
 
     request_id: str
     error: ErrorView
+
+
+def read_answer(line: bytes) -> Completion | SampleFailure:
+    """Read a line of the response to a `SampleBatch`.
+
+    Raises:
+        ValidationError: It is neither.
+    """
+    try:
+        return Completion.model_validate_json(line)  # nearly every line; faster than to look first
+    except ValidationError:
+        return SampleFailure.model_validate_json(line)
 
 
 class SampleBatch(WireModel):
