@@ -193,9 +193,12 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         if request.task_index is not None:
             options = {**(options or {}), "task_index": request.task_index}
         seed = request.seed if seed is None else seed
-        began = self._script.run("reset", lambda: self.env.reset(seed=seed, options=options))
-        episode.observation, self._info = began
-        return began
+
+        def begin() -> tuple[Any, dict[str, Any]]:
+            episode.observation, self._info = self.env.reset(seed=seed, options=options)
+            return episode.observation, self._info
+
+        return self._script.run("reset", begin)
 
     def step(self, action: Any) -> StepReturn:
         """Apply the policy's action to the environment and record its reward.
@@ -211,9 +214,12 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         if episode.over:  # A limit was reached in reset(), or while act() read the observation.
             return episode.observation, 0.0, False, True, self._end({})
         episode.expect_an_answer()
-        observation, reward, terminated, truncated, info = self._script.run(
-            "step", lambda: self.env.step(action)
-        )
+
+        def act() -> StepReturn:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            return observation, reward, terminated, truncated, info
+
+        observation, reward, terminated, truncated, info = self._script.run("step", act)
         if not episode.over:
             episode.stepped(observation, reward, terminated, truncated, info)
         if not episode.over:
