@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from benchmarks.common import Figure, write_result
+from benchmarks.game_accounts import play_accounted
 from tinkergym.registration.games import make_game
 from tinkergym.registration.packs import registered_games
-from tinkergym.testing.game_accounts import play_accounted
 
 GAMES = 1000
 PACKS = ("board/", "games/", "tabletop/")

@@ -17,7 +17,6 @@ DOORS = {
     ("tinkergym/registration/games.py", "tinkergym.games.against_opponent"),  # pettingzoo
     ("tinkergym/registration/games.py", "tinkergym.games.game_env"),  # pettingzoo
     ("tinkergym/testing/checks_game.py", "pettingzoo.test"),
-    ("tinkergym/testing/environment_server.py", "uvicorn"),
     ("tinkergym/user_code/awaiting.py", "asyncio"),
     ("tinkergym/wrappers/train_remotely.py", "tinkergym.wrappers.train_game"),  # pettingzoo
     ("backend/catalog/models.py", "backend.catalog"),  # huggingface_hub

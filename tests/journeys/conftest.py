@@ -7,10 +7,10 @@ import sys
 import pytest
 
 import tinkergym as tg
+from tests.environment_server import environment_server
 from tests.journeys import packs
 from tests.tinkergym.rubrics.test_llm_judge import Judge
 from tinkergym.cli.local_service import local_service
-from tinkergym.testing.environment_server import environment_server
 
 
 @pytest.fixture(scope="package")

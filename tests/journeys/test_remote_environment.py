@@ -3,9 +3,9 @@
 import pytest
 
 import tinkergym as tg
+from tests.environment_server import TOKEN
 from tinkergym.errors import AuthenticationError
 from tinkergym.schema.events import StepEvent
-from tinkergym.testing.environment_server import TOKEN
 
 pytestmark = pytest.mark.service
 

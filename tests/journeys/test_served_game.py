@@ -3,7 +3,7 @@
 import pytest
 
 import tinkergym as tg
-from tinkergym.testing.environment_server import TOKEN, environment_server
+from tests.environment_server import TOKEN, environment_server
 
 pytestmark = pytest.mark.service
 

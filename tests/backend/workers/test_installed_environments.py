@@ -5,9 +5,9 @@ import pytest
 import tinkergym as tg
 from backend.external.environment_tokens import EnvTokens
 from backend.workers.installed_environments import environment_maker
+from tests.environment_server import TOKEN, environment_server
 from tinkergym.errors import AuthenticationError, InvalidRequestError
 from tinkergym.schema.jobs.parts import EnvironmentRef
-from tinkergym.testing.environment_server import TOKEN, environment_server
 
 BOARD = "board/TicTacToeVs-v0"
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 import tinkergym as tg
+from tests.environment_server import TOKEN, environment_server
 from tinkergym.errors import AuthenticationError
-from tinkergym.testing.environment_server import TOKEN, environment_server
 from tinkergym.wrappers import SystemPrompt
 
 BOARD = "board/TicTacToeVs-v0"

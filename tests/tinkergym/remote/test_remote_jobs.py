@@ -3,8 +3,8 @@
 import pickle
 
 import tinkergym as tg
+from tests.environment_server import TOKEN, environment_server
 from tinkergym.rollout.local_environment import describe
-from tinkergym.testing.environment_server import TOKEN, environment_server
 
 REMOTE, BOARD = "tinkergym/Remote-v0", "board/TicTacToeVs-v0"
 

@@ -13,9 +13,9 @@ import pytest
 from websockets.sync.client import connect as bare
 
 import tinkergym as tg
+from tests.environment_server import TOKEN, environment_server
 from tinkergym.errors import InvalidRewardError
 from tinkergym.serving.wire_protocol import PATH
-from tinkergym.testing.environment_server import TOKEN, environment_server
 
 HANGS = threading.Event()
 """What `hang` waits for: never set while a test runs."""

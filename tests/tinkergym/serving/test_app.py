@@ -6,8 +6,8 @@ import random
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from tests.environment_server import TOKEN
 from tinkergym.serving.wire_protocol import VERSION
-from tinkergym.testing.environment_server import TOKEN
 
 ID = "0123456789abcdef" * 2
 

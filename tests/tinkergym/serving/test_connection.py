@@ -8,9 +8,9 @@ from websockets.client import ClientProtocol
 from websockets.exceptions import ConnectionClosed
 from websockets.uri import parse_uri
 
+from tests.environment_server import TOKEN
 from tinkergym.errors import ServiceUnreachableError
 from tinkergym.serving.wire_protocol import PATH, VERSION, decode
-from tinkergym.testing.environment_server import TOKEN
 
 ID = "0123456789abcdef" * 2
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import tinkergym as tg
+from tests.environment_server import TOKEN
 from tinkergym.errors import InvalidRequestError
 from tinkergym.serving.connection import EnvConnection
 from tinkergym.serving.named_blobs import SEEN, SeenBlobs, SentBlobs, contents, named
 from tinkergym.serving.wire_protocol import decode, encode, join_frame, split_frame
-from tinkergym.testing.environment_server import TOKEN
 
 LARGE, OTHER, SMALL = (np.full((20, 30, 3), shade, np.uint8) for shade in (1, 2, 3))
 SMALL = SMALL[:2, :2]

@@ -11,6 +11,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import tinkergym as tg
+from tests.environment_server import TOKEN
 from tinkergym.errors import (
     EnvironmentBusyError,
     EnvironmentGoneError,
@@ -18,7 +19,6 @@ from tinkergym.errors import (
     PayloadTooLargeError,
     RemoteEnvironmentError,
 )
-from tinkergym.testing.environment_server import TOKEN
 
 PICTURES = "serving-test/Pictures-v0"
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 import tinkergym as tg
+from tests.environment_server import TOKEN, environment_server
 from tinkergym.agent.coordinator import Position
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
@@ -16,7 +17,6 @@ from tinkergym.schema.episodes import TablePlayer
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.serving.served_game import RemoteTable
 from tinkergym.testing.bundles import byte_bundle
-from tinkergym.testing.environment_server import TOKEN, environment_server
 from tinkergym.testing.samplers import ScriptedSampler
 
 GAME = "games/Nim-v0"

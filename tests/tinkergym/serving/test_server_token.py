@@ -1,10 +1,10 @@
 import pytest
 
+from tests.environment_server import TOKEN
 from tinkergym.errors import (
     AuthenticationError,
     ServiceUnreachableError,
 )
-from tinkergym.testing.environment_server import TOKEN
 
 
 def test_types_errors_of_missing_token_wrong_token_and_absent_server(serve, connect, monkeypatch):

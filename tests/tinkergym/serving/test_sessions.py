@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from tests.environment_server import TOKEN
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.registration.environments import make_environment
@@ -14,7 +15,6 @@ from tinkergym.rollout.play_list import play
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.testing import ScriptedSampler, byte_bundle
-from tinkergym.testing.environment_server import TOKEN
 from tinkergym.trajectory.trajectory import StopReason
 
 RENDERER = Renderer.from_bundle(byte_bundle())

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import uvicorn
+
 from tinkergym.serving.making import description_of
 from tinkergym.serving.server import listen, url_of, uvicorn_config
 from tinkergym.serving.server_settings import ServerSettings
@@ -23,8 +25,6 @@ def environment_server(environment_id: str, **settings: Any) -> Iterator[str]:
         environment_id: The registered id.
         settings: Fields of `ServerSettings`.
     """
-    import uvicorn
-
     wanted = ServerSettings(**{"environment_id": environment_id, "port": 0, "token": TOKEN, **settings})
     with listen(wanted.host, wanted.port) as listener:
         server = uvicorn.Server(uvicorn_config(wanted, description_of(wanted)))

@@ -1,7 +1,7 @@
 import pytest
 
 import tinkergym as tg
-from tinkergym.testing.game_accounts import play_accounted
+from benchmarks.game_accounts import play_accounted
 
 GAMES = ["board/TicTacToe-v0", "board/Gomoku-v0", "games/Nim-v0", "games/RockPaperScissors-v0"]
 GAMES += [
