@@ -51,31 +51,32 @@ _CATALOG_SECONDS = 600.0
 """How long reading a model or checking a job may take, which may download a model or reset environments."""
 
 
+def _threads() -> dict[str, FairThreads]:
+    """Return the threads for each kind of work that blocks, by their name in the application's state."""
+    return {
+        "job_checks": FairThreads(
+            _JOB_CHECK_THREADS, of_tenant=_JOB_CHECK_THREADS // 2, seconds=_CATALOG_SECONDS
+        ),
+        "catalog_reads": FairThreads(
+            _CATALOG_THREADS, of_tenant=_CATALOG_THREADS // 2, seconds=_CATALOG_SECONDS
+        ),
+        # Parsing one takes many times its size in memory.
+        "large_bodies": FairThreads(1, seconds=_BODY_SECONDS),
+        # They have one child process, which checks one image at a time.
+        "image_checks": FairThreads(1, seconds=_BODY_SECONDS),
+        "upload_writes": FairThreads(_UPLOAD_THREADS, seconds=_BODY_SECONDS),
+        "route_threads": FairThreads(_ROUTE_THREADS, of_tenant=_ROUTE_THREADS // 4, seconds=_BODY_SECONDS),
+        "health_threads": FairThreads(_HEALTH_THREADS, of_tenant=_HEALTH_THREADS, seconds=_HEALTH_SECONDS),
+    }
+
+
 def create_app(parts: GatewayParts) -> FastAPI:
     """Build the application over `parts`, which it closes when it shuts down."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         parts: GatewayParts = app.state.parts
-        threads = {
-            "job_checks": FairThreads(
-                _JOB_CHECK_THREADS, of_tenant=_JOB_CHECK_THREADS // 2, seconds=_CATALOG_SECONDS
-            ),
-            "catalog_reads": FairThreads(
-                _CATALOG_THREADS, of_tenant=_CATALOG_THREADS // 2, seconds=_CATALOG_SECONDS
-            ),
-            # Parsing one takes many times its size in memory.
-            "large_bodies": FairThreads(1, seconds=_BODY_SECONDS),
-            # They have one child process, which checks one image at a time.
-            "image_checks": FairThreads(1, seconds=_BODY_SECONDS),
-            "upload_writes": FairThreads(_UPLOAD_THREADS, seconds=_BODY_SECONDS),
-            "route_threads": FairThreads(
-                _ROUTE_THREADS, of_tenant=_ROUTE_THREADS // 4, seconds=_BODY_SECONDS
-            ),
-            "health_threads": FairThreads(
-                _HEALTH_THREADS, of_tenant=_HEALTH_THREADS, seconds=_HEALTH_SECONDS
-            ),
-        }
+        threads = _threads()
         for name, each in threads.items():
             setattr(app.state, name, each)
         app.state.evaluations = Evaluations(parts.config.limits, parts.config.environment_variables)
