@@ -29,6 +29,8 @@ from tinkergym.schema.views import EXPORT_FILE, ImageRules, ProcessorFile, Rende
 
 EXPERT = re.compile(r"(.+\.)experts\.")
 """How the name of a tensor of an expert in a mixture begins, with the path of the mixture."""
+_EMBEDDING = re.compile(r".*embed.*|wte|wpe")
+"""The last names of tables of tokens and positions, which no adapter changes."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _WHERE_FROM = "use the model's original file, or write it with save_pretrained"
 _LONGEST_SHOWN = 200
@@ -165,7 +167,10 @@ def read_model_facts(directory: Path) -> ModelFacts:
             name.split(".")[-2]
             for tensors in files
             for name, tensor in tensors.items()
-            if name.endswith(".weight") and len(tensor.shape) == 2 and name.count(".") > 1
+            if name.endswith(".weight")
+            and len(tensor.shape) == 2
+            and name.count(".") > 1
+            and not _EMBEDDING.fullmatch(name.split(".")[-2])
         ),
         image_token_id=config.get("image_token_id") if sees(config.get("model_type")) else None,
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 from tinkergym.certificates.policy_checks import policy_checks, some
 from tinkergym.schema.certificate import Check, RunFacts, StepFacts
+from tinkergym.schema.chat_templates import template_sha256
 from tinkergym.schema.jobs.played_spec import PlayedSpec
+from tinkergym.schema.jobs.training_spec import TrainingSpec
 
 
 def checks_of(facts: RunFacts) -> list[Check]:
@@ -17,6 +20,8 @@ def checks_of(facts: RunFacts) -> list[Check]:
         checks += [_tokens(facts), _episodes(facts, played)]
         if played.environment_data:
             checks.append(_of_the_job(facts, _tasks(facts, played)))
+    if spec.template_sha256:
+        checks.append(_template(spec))
     if spec.datasets:
         checks.append(_of_the_job(facts, _data(facts)))
     return checks
@@ -104,6 +109,19 @@ def _data(facts: RunFacts) -> Check:
         verdict="holds" if known else "not_shown",
         text=f"{records:,} records of {_hashes(facts)}; the token ids of each step are pinned by a hash",
     )
+
+
+def _template(spec: TrainingSpec) -> Check:
+    """Name the chat template; it fails if the job's own one has another hash."""
+    name, day, variables = "template_pinned", spec.template_date, spec.template_variables
+    text = f"chat template {spec.template_sha256[:12]}"
+    text += f", which writes the date {day}" if day else ""
+    text += f", with {json.dumps(variables, sort_keys=True)}" if variables else ""
+    own = template_sha256(spec.chat_template, variables, day)
+    if spec.chat_template and own != spec.template_sha256:
+        text = f"the hash of the job's chat template is {own[:12]}, not {spec.template_sha256[:12]}"
+        return Check(name=name, verdict="fails", text=text)
+    return Check(name=name, verdict="holds", text=text)
 
 
 def _of_the_job(facts: RunFacts, check: Check) -> Check:

@@ -118,10 +118,12 @@ def _where(facts: RunFacts) -> str:
         **facts.job.packs,
         **{f"{one.distribution} (client)": one.version for one in facts.job.client_packs},
     }
+    template = facts.job.spec.template_sha256
     pinned = [["seed", facts.job.spec.seed], *packs.items(), *facts.data.items()]
+    pinned += [["chat template", template]] if template else []
     return (
         f"<h2>Where it ran</h2>{_table(['attempt', 'versions', 'place'], rows)}"
-        f"{_table(['seed, packs, data', ''], pinned)}"
+        f"{_table(['seed, packs, data, template', ''], pinned)}"
     )
 
 

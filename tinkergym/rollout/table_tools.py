@@ -47,7 +47,11 @@ class SeatToolbox:
         given, self._made = named_tools(settings.sources)
         tools: dict[str, Tool] = by_name(given)
         self._runner = ToolRunner(
-            tools, settings.syntax, max_calls=settings.max_calls, timeout_seconds=settings.timeout_seconds
+            tools,
+            settings.syntax,
+            max_calls=settings.max_calls,
+            timeout_seconds=settings.timeout_seconds,
+            parallel_calls=settings.parallel_calls,
         )
         self._offer = describe_tools(list(tools.values()), settings.syntax, max_calls=settings.max_calls)
 

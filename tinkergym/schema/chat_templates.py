@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -78,6 +79,12 @@ def variables_fault(given: Mapping[str, Any]) -> Refusal | None:
         most = f"{_MOST_VARIABLES} variables of {_MOST_VARIABLE_CHARACTERS} characters together"
         return Refusal(field, f"has more than {most}", "put long texts into the messages", "too_many")
     return None
+
+
+def template_sha256(source: str, variables: Mapping[str, Any], day: str) -> str:
+    """Return the hash of a chat template with its variables and its date, which certificates name."""
+    made_of = [source, dict(variables), day]
+    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
 
 
 def _checked_variables(given: dict[str, Any]) -> dict[str, Any]:

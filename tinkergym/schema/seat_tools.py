@@ -37,6 +37,8 @@ class SeatTools(Choice):
     """Per game; None leaves it to the episode's limits. Each call is a turn."""
     timeout_seconds: float | None = Field(None, gt=0)
     """Time limit for a function call."""
+    parallel_calls: int = Field(1, ge=1, le=MOST_TOOLS)
+    """How many independent calls of one answer run at the same time."""
 
     @classmethod
     def read(cls, given: Any) -> Any:

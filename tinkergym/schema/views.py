@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tinkergym.schema.chat_templates import MOST_CHARACTERS, TemplateDay, TemplateVariables
+from tinkergym.schema.chat_templates import MOST_CHARACTERS, TemplateDay, TemplateVariables, template_sha256
 from tinkergym.schema.jobs.parts import Reasoning
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.seat_tools import SeatTools
@@ -103,8 +103,7 @@ class RendererBundle(WireModel):
     @property
     def template_sha256(self) -> str:
         """The hash of the chat template with its variables and its date, which certificates name."""
-        made_of = [self.chat_template, self.template_variables, self.template_date]
-        return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
+        return template_sha256(self.chat_template, self.template_variables, self.template_date)
 
 
 class WantedRenderer(WireModel):

@@ -33,6 +33,9 @@ class Tool:
     """Time limit of a call; None leaves it to the limits of the episode."""
     runs_beside: bool = True
     """Whether a call may run in a different thread than the environment, which a time limit requires."""
+    is_independent: bool = False
+    """Whether calls may run at the same time as others of the same answer, because none depends on the order
+    in which they run."""
 
     def call(self, arguments: Mapping[str, Any]) -> str:
         """Run the tool and return the result as text.
@@ -90,7 +93,7 @@ class FunctionTool(Tool):
         self._signature = Signature(function, name=self.name, is_method=self._is_method)
         self.description, self.parameters = self._signature.description, self._signature.parameters
         self.timeout_seconds = timeout_seconds
-        self.runs_beside = not self._is_method
+        self.runs_beside = self.is_independent = not self._is_method
         self._instance: Any = None
         self.__doc__ = function.__doc__
         self.__name__, self.__module__ = function.__name__, function.__module__

@@ -7,8 +7,9 @@ counted; the episode only fails if a tool's infrastructure fails.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -34,6 +35,19 @@ class RanCalls:
     counts: dict[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What became of one call."""
+
+    name: str
+    text: str
+    count: str
+    """The metric that counts it."""
+    is_failure: bool = False
+    error: Exception | None = None
+    """Ends the episode."""
+
+
 class ToolRunner:
     """The tools that one agent may call."""
 
@@ -45,6 +59,7 @@ class ToolRunner:
         max_calls: int | None = None,
         timeout_seconds: float | None = None,
         max_result_characters: int = 10_000,
+        parallel_calls: int = 1,
     ) -> None:
         """Use the tools; `begin` starts an episode.
 
@@ -54,6 +69,7 @@ class ToolRunner:
             max_calls: Maximum calls per episode; None sets no limit.
             timeout_seconds: Time limit of a function without its own.
             max_result_characters: Of a longer result only the beginning and the end are shown.
+            parallel_calls: How many independent calls of one action run at the same time.
         """
         self.tools, self.syntax = dict(tools), syntax
         self._max_calls, self._timeout, self._most_characters = (
@@ -61,6 +77,7 @@ class ToolRunner:
             timeout_seconds,
             max_result_characters,
         )
+        self._parallel = parallel_calls
         self._calls_left = max_calls
 
     def begin(self) -> None:
@@ -68,7 +85,7 @@ class ToolRunner:
         self._calls_left = self._max_calls
 
     def run(self, action: object) -> RanCalls | None:
-        """Run the calls of an action in order; None if it has none.
+        """Run the calls of an action; None if it has none. The results are in the order of the calls.
 
         Raises:
             EnvironmentInfrastructureError: The infrastructure of a tool failed.
@@ -77,39 +94,70 @@ class ToolRunner:
         if not calls:
             return None
         counts = no_calls()
-        results = [self._result(call, counts) for call in calls]
-        return RanCalls([(name, self._cut(text)) for name, text in results], counts)
+        results: list[tuple[str, str]] = []
+        while len(results) < len(calls):
+            for done in self._outcomes(self._next(calls[len(results) :])):
+                if done.error is not None:
+                    raise done.error
+                counts[done.count] += 1
+                if done.is_failure:
+                    counts["tool_errors"] += 1
+                if done.count == "tool_calls" and self._calls_left is not None:
+                    self._calls_left -= 1
+                results.append((done.name, self._cut(done.text)))
+        return RanCalls(results, counts)
 
-    def _result(self, call: ToolCall | MalformedCall, counts: dict[str, float]) -> tuple[str, str]:
+    def _next(self, calls: Sequence[ToolCall | MalformedCall]) -> Sequence[ToolCall | MalformedCall]:
+        """Return the calls that run next, together: no more than are left, because any may be used up."""
+        most = self._parallel if self._calls_left is None else min(self._parallel, self._calls_left)
+        independent = list(takewhile(self._is_independent, calls[:most]))
+        return independent or calls[:1]
+
+    def _is_independent(self, call: ToolCall | MalformedCall) -> bool:
+        tool = self.tools.get(call.name) if isinstance(call, ToolCall) else None
+        return tool is None or tool.is_independent
+
+    def _outcomes(self, calls: Sequence[ToolCall | MalformedCall]) -> list[_Outcome]:
+        if len(calls) == 1:
+            return [self._outcome(calls[0])]
+        done: dict[int, _Outcome] = {}
+
+        def work(place: int) -> None:
+            done[place] = self._outcome(calls[place])
+
+        threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(len(calls))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return [done[place] for place in range(len(calls))]
+
+    def _outcome(self, call: ToolCall | MalformedCall) -> _Outcome:
         if isinstance(call, MalformedCall):
-            counts["malformed_tool_calls"] += 1
-            return "", f"error: the call cannot be read: {call.problem}"
+            return _Outcome("", f"error: the call cannot be read: {call.problem}", "malformed_tool_calls")
         tool = self.tools.get(call.name)
         if tool is None:
-            counts["malformed_tool_calls"] += 1
-            return "", f"error: there is no tool {call.name[:80]!r}; the tools are: {', '.join(self.tools)}"
+            names = ", ".join(self.tools)
+            text = f"error: there is no tool {call.name[:80]!r}; the tools are: {names}"
+            return _Outcome("", text, "malformed_tool_calls")
         if self._calls_left == 0:
-            counts["refused_tool_calls"] += 1
-            return tool.name, f"error: all {self._max_calls} calls are used up; answer now, without a call"
-        arguments = call.arguments
+            text = f"error: all {self._max_calls} calls are used up; answer now, without a call"
+            return _Outcome(tool.name, text, "refused_tool_calls")
+        return self._called(tool, call.arguments)
+
+    def _called(self, tool: Tool, arguments: Mapping[str, Any]) -> _Outcome:
         if self.syntax in ("xml", "native"):
             arguments = typed_arguments(arguments, tool.parameters)
         try:
-            text = self._call(tool, arguments)
+            return _Outcome(tool.name, self._call(tool, arguments), "tool_calls")
         except ToolArgumentsError as error:
-            counts["malformed_tool_calls"] += 1
-            return tool.name, f"error: {error}"
-        except (EnvironmentInfrastructureError, InvalidRewardError):
-            raise
+            return _Outcome(tool.name, f"error: {error}", "malformed_tool_calls")
+        except (EnvironmentInfrastructureError, InvalidRewardError) as error:
+            return _Outcome(tool.name, "", "tool_calls", error=error)
         # Third-party code, which may even call sys.exit: the policy has to handle its failure.
         except (Exception, SystemExit) as error:
-            counts["tool_errors"] += 1
             text = str(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {error}"
-            text = f"error: {text}"
-        counts["tool_calls"] += 1
-        if self._calls_left is not None:
-            self._calls_left -= 1
-        return tool.name, text
+            return _Outcome(tool.name, f"error: {text}", "tool_calls", is_failure=True)
 
     def _call(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
         seconds = self._timeout if tool.timeout_seconds is None else tool.timeout_seconds

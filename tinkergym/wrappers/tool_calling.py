@@ -27,9 +27,10 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
     """Runs the tool calls of an action, and returns their results as the next observation.
 
     An action without a call is the answer and goes to the inner environment unchanged. Calls of one action
-    run in order. If a call fails (it cannot be parsed, there is no such tool, its arguments do not match, the
-    tool raises or takes too long), the observation tells the policy, and the failure is counted. Only if a
-    tool's infrastructure fails (`EnvironmentInfrastructureError`) does the episode end with an error.
+    run in order, or with `parallel_calls` those that are independent at the same time. If a call fails (it
+    cannot be parsed, there is no such tool, its arguments do not match, the tool raises or takes too long),
+    the observation tells the policy, and the failure is counted. Only if a tool's infrastructure fails
+    (`EnvironmentInfrastructureError`) does the episode end with an error.
 
     The tools are described in `metadata["system_prompt"]`, after the environment's own prompt. In an
     environment whose observations are chats, results are messages with the role `tool`; in others, text.
@@ -56,6 +57,7 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
         max_calls: int | None = None,
         timeout_seconds: float | None = None,
         max_result_characters: int = 10_000,
+        parallel_calls: int = 1,
     ) -> None:
         """Wrap an environment. Its methods that are marked with `@tool` are offered automatically.
 
@@ -68,6 +70,9 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
             timeout_seconds: Time limit of a function's call, unless the tool has its own. Methods of the
                 environment have none: they run in the environment's thread.
             max_result_characters: Longer results are cut to their beginning and end.
+            parallel_calls: How many consecutive calls of one action run at the same time, in threads, if
+                their tools are independent: functions are, methods of the environment and other tools are
+                not unless they set `is_independent`. Results keep the order of the calls.
 
         Raises:
             InvalidToolError: There are no tools, two have the same name, or one is invalid.
@@ -81,13 +86,14 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
             max_calls=max_calls,
             timeout_seconds=timeout_seconds,
             max_result_characters=max_result_characters,
+            **({} if parallel_calls == 1 else {"parallel_calls": parallel_calls}),
         )
         super().__init__(env)
         if syntax not in get_args(Syntax):
             raise InvalidRequestError(
                 f"{syntax!r} is not one of {', '.join(get_args(Syntax))}", field="syntax"
             )
-        _check_limits(max_calls, timeout_seconds, max_result_characters)
+        _check_limits(max_calls, timeout_seconds, max_result_characters, parallel_calls)
         given, self._made = named_tools(tools)
         self.tools: dict[str, Tool] = by_name([*methods_of(env), *given])
         """By name."""
@@ -98,6 +104,7 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
             max_calls=max_calls,
             timeout_seconds=timeout_seconds,
             max_result_characters=max_result_characters,
+            parallel_calls=parallel_calls,
         )
         self.metadata = {**env.metadata, "turns": "multi"}
         if syntax == "native":
@@ -188,8 +195,10 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
         return message
 
 
-def _check_limits(max_calls: Any, timeout_seconds: Any, max_result_characters: Any) -> None:
-    counts = [("max_result_characters", max_result_characters, 100)]
+def _check_limits(
+    max_calls: Any, timeout_seconds: Any, max_result_characters: Any, parallel_calls: Any
+) -> None:
+    counts = [("max_result_characters", max_result_characters, 100), ("parallel_calls", parallel_calls, 1)]
     counts += [("max_calls", max_calls, 1)] if max_calls is not None else []
     for field, value, least in counts:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:

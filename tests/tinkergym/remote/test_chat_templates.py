@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 
 import tinkergym as tg
@@ -16,12 +18,19 @@ SHOUTING = (
 )
 
 
+DATED = "{{ strftime_now('%d %b %Y') }}|{{ effort | default('medium') }}|" + SHOUTING
+
+
 class Echo(tg.SingleTurnEnv):
     def ask(self, options):
         return "Say ok."
 
     def score(self, answer):
         return float(answer == "ok")
+
+
+class Brief(Echo):
+    template_variables = {"effort": "low"}  # noqa: RUF012 - as its users write it
 
 
 def first_prompt(service, client, job):
@@ -70,3 +79,58 @@ def test_keeps_template_of_the_training_for_its_policy(client):
     with pytest.raises(InvalidRequestError) as caught:
         client.policy(job.id, chat_template="plain")
     assert caught.value.field == "chat_template"
+
+
+@pytest.mark.parametrize(("variables", "shown"), [({}, "low"), ({"effort": "high"}, "high")])
+def test_prompts_with_variables_of_environment_unless_job_sets_them(service, client, variables, shown):
+    job = client.train(
+        Brief,
+        steps=1,
+        algorithm=SMALL,
+        chat_template=DATED,
+        template_variables=variables,
+        template_date="2026-03-01",
+    )
+    job.wait()
+    assert first_prompt(service, client, job).startswith(f"01 Mar 2026|{shown}|<|im_start|>USER")
+    assert job.certificate().facts.job.spec.template_sha256
+    assert [check.verdict for check in job.certificate().checks if check.name == "template_pinned"] == [
+        "holds"
+    ]
+
+
+def test_acts_with_variables_and_date_of_training_unless_asked_otherwise(client):
+    given = {"chat_template": DATED, "template_variables": {"effort": "high"}, "template_date": "2026-03-01"}
+    job = client.train(Echo, steps=1, algorithm=SMALL, **given)
+    job.wait()
+
+    def opening(policy):
+        return policy.renderer.decode(policy.renderer.start([{"role": "user", "content": "hi"}])).split("<")[
+            0
+        ]
+
+    assert opening(client.policy(job.id)) == opening(job.policy().copy()) == "01 Mar 2026|high|"
+    asked = client.policy(job.id, template_variables={"effort": "none"}, template_date="2027-01-31")
+    assert opening(asked) == "31 Jan 2027|none|"
+    assert client.policy("nano", **given).act("hi", template_variables={"effort": "low"}) == "ok"
+
+
+def test_refuses_unknown_variables_and_those_within_an_episode(client):
+    for start in (client.train, lambda _, **settings: client.create_policy(**settings)):
+        with pytest.raises(tg.errors.TemplateError) as refused:
+            start(Echo, **({"steps": 1} if start == client.train else {}), template_variables={"efort": 1})
+        assert refused.value.field == "template_variables"
+    policy = client.policy("nano", chat_template=DATED)
+    with pytest.raises(tg.errors.TemplateError):
+        policy.act("hi", template_variables={"efort": 1})
+    policy.act("hi")
+    with pytest.raises(InvalidRequestError) as refused:
+        policy.act("ho", template_variables={"effort": "low"})
+    assert refused.value.field == "template_variables"
+
+
+def test_fixes_the_date_of_data_at_submission(client):
+    rows = SequenceTasks([{"prompt": "a", "completion": "b"}] * 2)
+    jobs = [client.sft(rows, steps=1, chat_template=DATED, template_date=day) for day in ("", "2026-03-01")]
+    assert [job.spec.template_date for job in jobs] == [date.today().isoformat(), "2026-03-01"]
+    assert jobs[0].spec.data != jobs[1].spec.data
