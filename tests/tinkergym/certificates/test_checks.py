@@ -13,6 +13,7 @@ from tinkergym.schema.certificate import (
     RunFacts,
     StepFacts,
 )
+from tinkergym.schema.chat_templates import template_sha256
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.dataset import SFTSpec
 from tinkergym.schema.jobs.own_loop import PolicySpec
@@ -215,6 +216,20 @@ def test_shows_no_records_without_a_hash(steps):
 @pytest.mark.parametrize("data", [{}, {"data": "d" * 64}])
 def test_fails_on_hashes_that_are_not_the_jobs(spec, data):
     assert pinned(facts_of(spec, data=data)).verdict == "fails"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({}, "holds"), ({"template_date": "2026-03-02"}, "fails"), ({"chat_template": "other"}, "fails")],
+)
+def test_names_template_by_the_hash_of_all_that_it_writes(changes, expected):
+    rendered = {"chat_template": "{{ x }}", "template_variables": {"x": 1}, "template_date": "2026-03-01"}
+    recorded = {**rendered, "template_sha256": template_sha256(*rendered.values()), **changes}
+    assert verdict(facts_of(SFT.model_copy(update=recorded)), "template_pinned") == expected
+
+
+def test_names_no_template_where_none_was_recorded():
+    assert "template_pinned" not in [check.name for check in checks_of(facts_of(SFT))]
 
 
 @pytest.mark.parametrize(("published", "expected"), [((0, 1), "holds"), ((0,), "fails"), ((1,), "fails")])
