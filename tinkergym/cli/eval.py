@@ -24,6 +24,7 @@ from tinkergym.cli.options import (
     LARGEST_SEED,
     EnvironmentId,
     EnvironmentSettings,
+    TemplateSettings,
     options_said,
     refuse_options,
 )
@@ -137,6 +138,7 @@ def evaluate(
     pairs: _Pairs = 50,
     png: _Png = None,
     env_setting: EnvironmentSettings = None,
+    template_set: TemplateSettings = None,
     as_json: AsJson = False,
 ) -> None:
     """Play episodes and print the mean return with its 95 % interval, pass@k, pass^k, and stop reasons.
@@ -171,7 +173,9 @@ def evaluate(
         # An environment that is not known here is played by the service, if the policy belongs to it.
         if policy in POLICIES:
             described = _known(described, env)
-        source = open_policy(policy, described, decoding, most_turns, stack)
+        variables = parse_settings(template_set or [])
+        own = {**decoding, "template_variables": variables} if variables else decoding
+        source = open_policy(policy, described, own, most_turns, stack)
         _refuse_idle(source.settings, samples)
         asked = _Asked(seed=seed, tasks=tasks, samples=samples, by_index=by_index)
         settings: dict[str, Any] = {"environment": without_token(described.ref).model_dump(mode="json")}

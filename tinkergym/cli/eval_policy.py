@@ -86,6 +86,7 @@ def _of_service(
             "max_turn_tokens": policy.decoding.max_turn_tokens,
             "limits": policy.limits.model_dump(mode="json"),
             "system_prompt": policy.system_prompt,
+            **({"template_variables": policy.template_variables} if policy.template_variables else {}),
         },
         play=lambda wanted: play_with_model(policy, environment.ref, make_env, wanted, policy.decoding),
     )

@@ -23,20 +23,24 @@ def named_policy(
     Args:
         client: The client of the service.
         name: `JOB_ID@40`, `JOB_ID/AGENT@best`, `policy-ID`, or the name of a model.
-        sampling: As for `Job.policy`.
+        sampling: As for `Job.policy`, or its `template_variables`.
         others: Other names that the command knows, for the error.
 
     Raises:
         InvalidRequestError: There is no such job, policy or model, or the reference is malformed.
         NotFoundError: The version is not stored.
     """
+    sampling = dict(sampling)
+    variables = sampling.pop("template_variables", {})
     try:
         if not PolicyRef.is_meant(name):
-            return client.policy(name, **sampling)
+            return client.policy(name, template_variables=variables, **sampling)
         job_id, version, agent = client.trained_policy(PolicyRef.parse(name, field=_FIELD))
         job = client.job(job_id)
         version = job.view().policy_version if version is None else version
-        return job.policy(version, **sampling, agent=agent)
+        policy = job.policy(version, **sampling, agent=agent)
+        policy.template_variables |= variables
+        return policy
     except PolicyVersionGoneError as error:
         raise NotFoundError(error.message, hint=error.hint, field=_FIELD) from None
     except (UnknownModelError, NotFoundError) as error:

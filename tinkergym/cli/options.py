@@ -29,6 +29,14 @@ EnvironmentSettings = Annotated[
     list[str] | None,
     typer.Option("--env-set", metavar="KEY=VALUE", help="An argument of the environment; repeatable."),
 ]
+TemplateSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--template-set",
+        metavar="KEY=VALUE",
+        help="A variable of the chat template, such as enable_thinking=false; repeatable.",
+    ),
+]
 TRACKERS = "Report every step to a tracker: csv, jsonl, mlflow, tensorboard, trackio or wandb; repeatable."
 ReportTo = Annotated[list[str] | None, typer.Option("--report-to", metavar="TRACKER", help=TRACKERS)]
 LARGEST_SEED = 2**62

@@ -26,6 +26,7 @@ from tinkergym.cli.options import (
     LARGEST_SEED,
     EnvironmentId,
     EnvironmentSettings,
+    TemplateSettings,
     options_said,
     refuse_options,
 )
@@ -105,6 +106,7 @@ def play(
     seed: _Seed = 0,
     decoding: dict[str, Any],
     raw: _Raw = None,
+    template_set: TemplateSettings = None,
     env_setting: EnvironmentSettings = None,
     as_json: AsJsonLines = False,
 ) -> None:
@@ -120,7 +122,7 @@ def play(
     """
     said = options_said(ctx)
     if seat or player or (watch and is_game(env)):
-        apart = {"top_p", "top_k", "raw", *(["watch"] if seat else [])}
+        apart = {"top_p", "top_k", "raw", "template_set", *(["watch"] if seat else [])}
         refuse_options([said[name] for name in said if name in apart], "cannot be used with --seat")
         if not seat and not watch:
             _refuse_without_a_seat(env)
@@ -133,7 +135,7 @@ def play(
     _refuse_without_a_seat(env)
     if policy is None:
         refuse_options(
-            [said[name] for name in said if name in {"watch", *decoding}],
+            [said[name] for name in said if name in {"watch", "template_set", *decoding}],
             "needs --policy; without it you play yourself",
             hint="leave it out, or name a job with --policy JOB_ID",
         )
@@ -146,7 +148,9 @@ def play(
         if policy is None:
             _episodes(table_of(_ask_for_action, prompt=None), seeds, as_json=as_json)
             return
-        _policy_plays(policy, {"seed": seed, **decoding}, made, table_of, seeds, watch=watch, as_json=as_json)
+        variables = parse_settings(template_set or [])
+        own = {"seed": seed, **decoding, "template_variables": variables}
+        _policy_plays(policy, own, made, table_of, seeds, watch=watch, as_json=as_json)
     except (KeyboardInterrupt, EOFError) as left:
         (err if as_json else out).print("\nleft the game")
         if isinstance(left, KeyboardInterrupt):
@@ -225,7 +229,7 @@ class _Table:
     """Who plays what, and what is shown."""
 
     env: Any
-    act: Callable[[Any], str]
+    act: Callable[[Any, Any], str]
     prompt: str | None
     """The job's system prompt; None uses the environment's own."""
     renderer: Renderer | None = None
@@ -331,11 +335,11 @@ def _episodes(table: _Table, seeds: range, *, as_json: bool) -> None:
 
 
 def _episode(table: _Table, seed: int) -> float:
-    observation, _ = table.env.reset(seed=seed)
+    observation, info = table.env.reset(seed=seed)
     table.begin(seed, observation)
     total = reward = 0.0
     for _ in range(MOST_STEPS):
-        action = table.act(observation)
+        action = table.act(observation, info)
         table.acted(action)
         observation, earned, terminated, truncated, _ = table.env.step(action)
         reward = float(earned)
@@ -354,7 +358,7 @@ def _say(who: str, text: str) -> None:
     out.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _ask_for_action(_: object) -> str:
+def _ask_for_action(_: object, __: object = None) -> str:
     lines = [out.input("[green]you[/] > ")]
     while lines[-1].endswith("\\"):
         lines[-1] = lines[-1][:-1]
