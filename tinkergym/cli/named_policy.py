@@ -39,8 +39,6 @@ def named_policy(
         job = client.job(job_id)
         version = job.view().policy_version if version is None else version
         policy = job.policy(version, **sampling, agent=agent)
-        policy.template_variables |= variables
-        return policy
     except PolicyVersionGoneError as error:
         raise NotFoundError(error.message, hint=error.hint, field=_FIELD) from None
     except (UnknownModelError, NotFoundError) as error:
@@ -51,3 +49,5 @@ def named_policy(
             hint="; ".join(filter(None, ["`tinkergym jobs` lists your jobs", error.hint])),
             field=_FIELD,
         ) from None
+    policy.template_variables |= variables
+    return policy
