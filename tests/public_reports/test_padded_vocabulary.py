@@ -42,6 +42,6 @@ def test_keeps_sampled_ids_that_have_no_text(family):
 def test_finds_stop_string_across_an_id_without_text():
     renderer = Renderer.from_bundle(family_bundle("qwen"))
     matcher = renderer.stop_strings(["STOP"])
-    ids = renderer._encode_text("say ST") + [renderer.vocab_size + 1] + renderer._encode_text("OP now")
+    ids = [*renderer._encode_text("say ST"), renderer.vocab_size + 1, *renderer._encode_text("OP now")]
     assert [matcher.completed_by(token) for token in ids].count(True) >= 1
     assert matcher.before(ids) == "say "
