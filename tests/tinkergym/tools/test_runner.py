@@ -37,7 +37,7 @@ def fail(name: str) -> str:
 @tool
 def lose(name: str) -> str:
     """Lose the infrastructure."""
-    raise EnvironmentInfrastructureError(name)
+    raise EnvironmentInfrastructureError(name, code=name)
 
 
 class Asking(tg.SingleTurnEnv):
@@ -107,7 +107,7 @@ def test_runs_methods_of_environment_alone_and_in_order():
 def test_raises_first_failure_of_infrastructure():
     with pytest.raises(EnvironmentInfrastructureError) as failure:
         ran([add, lose], ("add", {"a": 1, "b": 1}), ("lose", {"name": "one"}), ("lose", {"name": "two"}))
-    assert failure.value.message == "one"
+    assert failure.value.code == "one"
 
 
 @pytest.mark.parametrize("parallel_calls", [0, True, 1.5, None])
