@@ -199,6 +199,13 @@ class Renderer:
             return False
         return _ANSWER in text
 
+    @cached_property
+    def marks(self) -> frozenset[str]:
+        """The special tokens that the template writes around the turns of a conversation, as text."""
+        talk = [user("u"), assistant("a"), user("v")]
+        found = self._literal.specials.findall(self._start(talk)) if self._literal.specials else []
+        return frozenset(mark for mark in found if "think>" not in mark)
+
     @property
     def vocab_size(self) -> int:
         """The vocabulary size, including added tokens."""

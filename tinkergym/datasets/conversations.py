@@ -6,13 +6,35 @@ Independent of tokens. Every error message begins with the field.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NotRequired
 
 from tinkergym.messages import Message, assistant, checked_content, message_fault, plain_text, user
 
 
 class RowFaultError(ValueError):
     """A row cannot be trained on. The message says which field and why."""
+
+
+class OverlongRowError(RowFaultError):
+    """A row has more tokens than any model's context."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__(f"row: {tokens} tokens")
+        self.tokens = tokens
+
+
+class RowMessage(Message):
+    """A message of a row, with what only rows have."""
+
+    weight: NotRequired[int]
+    """0 for an answer that is shown and not trained on."""
+    written: NotRequired[Message]
+    """The message for the template, where the content is what the template writes for it."""
+
+
+def is_trained(message: Message) -> bool:
+    """Whether a message is an answer to train on."""
+    return message["role"] == "assistant" and message.get("weight", 1) != 0
 
 
 def conversation(row: Any) -> list[Message]:
@@ -38,9 +60,11 @@ def conversation(row: Any) -> list[Message]:
             raise RowFaultError(f"row: needs messages, or prompt and completion; it has {given}")
         _refuse_missing(fields, ("prompt", "completion"))
         _refuse_others(fields, {"prompt", "completion"})
-        messages = [*_prompt(fields["prompt"], "prompt"), _answer(fields["completion"], "completion")]
+        messages = [*_prompt(fields["prompt"], "prompt"), *_answers(fields["completion"], "completion")]
     if not any(message["role"] == "assistant" for message in messages):
         raise RowFaultError("messages: no message is from the assistant, so nothing would be learned")
+    if not any(map(is_trained, messages)):
+        raise RowFaultError("messages: every answer has the weight 0, so nothing would be learned")
     _check_order(messages, "messages" if "messages" in fields else "prompt")
     _refuse_empty(messages, "messages" if "messages" in fields else "completion")
     return messages
@@ -85,9 +109,16 @@ def checked_message(value: Any, where: str) -> Message:
         value = {**value, "content": content if isinstance(content, str) else ""}
     if isinstance(value, Mapping) and "tools" in value:
         raise RowFaultError(f"{where}.tools: stand in the row, next to messages")
+    if isinstance(value, Mapping):
+        extras = {key: value[key] for key in ("weight", "written") if key in value}
+        value = {key: one for key, one in value.items() if key not in extras}
+        if "weight" in extras and value.get("role") != "assistant":
+            raise RowFaultError(f"{where}.weight: only for messages of the assistant")
+        if "weight" in extras and extras["weight"] not in (0, 1):
+            raise RowFaultError(f"{where}.weight: must be 0 or 1, not {extras['weight']!r:.60}")
     if fault := message_fault(value):
         raise RowFaultError(f"{where}: {fault}")
-    return {**value, "content": content}  # type: ignore[typeddict-item]
+    return {**value, "content": content, **extras}  # type: ignore[typeddict-item]
 
 
 def _object(row: Any) -> Mapping[str, Any]:
@@ -114,6 +145,12 @@ def _prompt(value: Any, field: str) -> list[Message]:
     if isinstance(value, str):
         return _messages([user(value)], field)
     return _messages(value, field)
+
+
+def _answers(value: Any, field: str) -> list[Message]:
+    if isinstance(value, list) and len(value) > 1:
+        return _messages(value, field)
+    return [_answer(value, field)]
 
 
 def _answer(value: Any, field: str) -> Message:
@@ -150,7 +187,7 @@ def _check_order(messages: Sequence[Message], field: str) -> None:
 
 def _refuse_empty(messages: Sequence[Message], field: str) -> None:
     for index, message in enumerate(messages):
-        if message["role"] == "assistant" and not message["content"]:
+        if is_trained(message) and not message["content"]:
             place = f"messages[{index}].content" if field == "messages" else field
             raise RowFaultError(
                 f"{place}: empty, so the policy would learn to say nothing; remove the row or the message"

@@ -1,4 +1,4 @@
-"""Other dataset layouts, converted to ours: ShareGPT, Alpaca, single answers with a label.
+"""Other dataset layouts, converted to ours: those of OpenAI, TRL, ShareGPT, Alpaca, hh-rlhf and others.
 
 Independent of tokens. Rows in none of these layouts are left unchanged and refused later.
 """
@@ -12,24 +12,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from tinkergym.datasets.conversations import RowFaultError
+from tinkergym.datasets.messages_of_others import in_our_roles, of_sharegpt, read_list
+from tinkergym.datasets.preference_layouts import preference_in_our_layout
 from tinkergym.datasets.rows import Row
 from tinkergym.images.stored_images import image_file
-from tinkergym.user_code.quoting import quoted
+from tinkergym.schema.data import DataKind
 
-_SPEAKERS = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "assistant": "assistant",
-    "system": "system",
-    "tool": "tool",
-    "observation": "tool",
-}
-"""ShareGPT's roles, by the value of `from`."""
-
-_ALPACA = frozenset({"instruction", "input", "output"})
+_ALPACA = frozenset({"instruction", "input", "output", "text", "system"})
 _LABELED = frozenset({"prompt", "completion", "label"})
+_WITH_MESSAGES = ("messages", "prompt", "completion", "chosen", "rejected")
 
 
 def without_columns(row: Any, ignore: Collection[str]) -> Any:
@@ -39,45 +30,54 @@ def without_columns(row: Any, ignore: Collection[str]) -> Any:
     return {name: value for name, value in row.items() if name not in ignore}
 
 
-def in_our_layout(row: Any) -> Any:
-    """Convert a ShareGPT or Alpaca row to `messages`, or to `prompt` and `completion`.
+def in_our_layout(row: Any, kind: DataKind = "sft") -> tuple[str, Any]:
+    """Return the name of a row's layout, and the row with `messages`, or with `prompt` and answers.
 
     Raises:
-        RowFaultError: It is in one of these layouts, but invalid.
+        RowFaultError: It is in a known layout, but invalid.
     """
     if not isinstance(row, Mapping):
-        return row
+        return "", row
+    if kind == "preference":
+        name, row = preference_in_our_layout(row)
+    else:
+        name, row = _conversation(row)
+    row = _without_request_settings(row)
+    ours = {key: in_our_roles(value, key) if key in _WITH_MESSAGES else value for key, value in row.items()}
+    return name, ours
+
+
+def _conversation(row: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     if "conversations" in row:
-        return _of_sharegpt(row)
+        return "ShareGPT", of_sharegpt(row)
     if {"instruction", "output"} <= row.keys() <= _ALPACA:
         parts = [row["instruction"], row.get("input") or ""]
         if not all(isinstance(part, str) for part in parts):
             raise RowFaultError("instruction: and input must be strings")
-        return {"prompt": "\n\n".join(filter(None, parts)), "completion": row["output"]}
-    return row
+        asked: Any = "\n\n".join(filter(None, parts))
+        if row.get("system"):
+            asked = [{"role": "system", "content": row["system"]}, {"role": "user", "content": asked}]
+        return "Alpaca", {"prompt": asked, "completion": row["output"]}
+    if row.keys() == {"text"}:
+        return "text", row
+    if "messages" in row:
+        return "messages", {**row, "messages": read_list(row["messages"], "messages")}
+    return ("prompt and completion" if "completion" in row else ""), row
 
 
-def _of_sharegpt(row: Mapping[str, Any]) -> dict[str, Any]:
-    said = row["conversations"]
-    if not isinstance(said, list | tuple):
-        raise RowFaultError(f"conversations: must be a list, not {type(said).__name__}")
-    messages = [_of_speaker(one, f"conversations[{place}]") for place, one in enumerate(said)]
-    ours = {name: value for name, value in row.items() if name not in {"conversations", "system"}}
-    if row.get("system"):
-        messages = [{"role": "system", "content": row["system"]}, *messages]
-    for name in ("chosen", "rejected"):
-        if isinstance(ours.get(name), Mapping):
-            ours[name] = _of_speaker(ours[name], name)["content"]
-    return {**ours, "messages": messages}
-
-
-def _of_speaker(one: Any, where: str) -> dict[str, Any]:
-    if not isinstance(one, Mapping) or not {"from", "value"} <= one.keys():
-        raise RowFaultError(f"{where}: must be an object with from and value")
-    if not isinstance(one["from"], str) or one["from"] not in _SPEAKERS:
-        known = ", ".join(_SPEAKERS)
-        raise RowFaultError(f"{where}.from: must be one of {known}, not {quoted(one['from'], 60)!a}")
-    return {"role": _SPEAKERS[one["from"]], "content": one["value"]}
+def _without_request_settings(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row of OpenAI's fine-tuning files without what says how a request would be sent."""
+    if "parallel_tool_calls" in row and not isinstance(row["parallel_tool_calls"], bool):
+        raise RowFaultError("parallel_tool_calls: must be true or false")
+    kept = {name: value for name, value in row.items() if name not in ("parallel_tool_calls", "functions")}
+    if row.get("functions"):
+        if row.get("tools"):
+            raise RowFaultError("functions: cannot be combined with tools")
+        functions = read_list(row["functions"], "functions")
+        if not isinstance(functions, list | tuple):
+            raise RowFaultError(f"functions: must be a list, not {type(functions).__name__}")
+        kept["tools"] = [{"type": "function", "function": one} for one in functions]
+    return kept
 
 
 def in_pairs(rows: Iterable[Row]) -> Iterator[Row]:

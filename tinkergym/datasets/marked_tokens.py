@@ -11,10 +11,11 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from tinkergym.agent.renderer import Renderer
-from tinkergym.datasets.conversations import RowFaultError
+from tinkergym.datasets.conversations import OverlongRowError, RowFaultError, is_trained
 from tinkergym.messages import Message, is_unicode, plain_text
 from tinkergym.schema.data import TokenSequence
-from tinkergym.trajectory.content_parts import ImageSpan
+from tinkergym.trajectory.content_parts import MOST_PARTS, ImageSpan
+from tinkergym.trajectory.trajectory import MOST_TOKENS
 
 Answers = Literal["all", "last"]
 """Which answers of a conversation are trained on."""
@@ -33,13 +34,29 @@ def text_tokens(renderer: Renderer, text: Any) -> TokenSequence:
     ids = renderer.document(text)
     if not text or len(ids) < 2:
         raise RowFaultError("text: is too short to train on")
-    return TokenSequence(token_ids=ids, trained=[(1, len(ids))])
+    return _sequence(ids, [(1, len(ids))])
+
+
+def _sequence(
+    ids: list[int], trained: list[tuple[int, int]], images: Sequence[ImageSpan] = ()
+) -> TokenSequence:
+    """Return a sequence within the limits of one.
+
+    Raises:
+        OverlongRowError: It has more tokens than any.
+        RowFaultError: It has too many images.
+    """
+    if len(ids) > MOST_TOKENS:
+        raise OverlongRowError(len(ids))
+    if len(images) > MOST_PARTS:
+        raise RowFaultError(f"images: {len(images)}, but a row may have at most {MOST_PARTS}")
+    return TokenSequence(token_ids=ids, trained=trained, images=list(images))
 
 
 def conversation_tokens(
     renderer: Renderer, messages: Sequence[Message], *, answers: Answers = "all"
 ) -> TokenSequence:
-    """Render a conversation. Messages after its last answer are ignored, because they are not trained on.
+    """Render a conversation up to its last trained answer.
 
     Args:
         renderer: The model's renderer.
@@ -51,6 +68,8 @@ def conversation_tokens(
             prompt has opened.
         TemplateError: The model's template refuses the conversation.
     """
+    last = max(index for index, message in enumerate(messages) if is_trained(message))
+    messages = messages[: last + 1]
     places = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     replies = [messages[place + 1 : following] for place, following in pairwise(places)]
     kinds = frozenset(tuple([message["role"] for message in reply]) for reply in replies)
@@ -71,24 +90,30 @@ def conversation_tokens(
                 for image in renderer.spans(delta, reply)
             ]
             ids += delta
-    trained = trained if answers == "all" else trained[-1:]
-    return TokenSequence(token_ids=ids, trained=trained, images=images)
+    weighed = [span for place, span in zip(places, trained, strict=True) if is_trained(messages[place])]
+    trained = weighed if answers == "all" else trained[-1:]
+    return _sequence(ids, trained, images)
 
 
 def _rendered_anew(
     renderer: Renderer, messages: Sequence[Message], place: int, answers: Answers
 ) -> TokenSequence:
     """Render the last answer after a history that the template rewrites."""
-    if answers == "all":
+    if answers == "all" and any(map(is_trained, messages[:place])):
         raise RowFaultError(
             "messages: the model's chat template rewrites the past, so each answer has a different "
             "history; give each answer its own row, with answers='last'"
         )
-    ids = renderer.start(messages[:place])
+    ids = renderer.start([_for_template(message) for message in messages[:place]])
     images = renderer.spans(ids, messages[:place])
     answer = answer_tokens(renderer, plain_text(messages[place]), f"messages[{place}].content")
     trained = [(len(ids), len(ids) + len(answer))]
-    return TokenSequence(token_ids=ids + answer, trained=trained, images=images)
+    return _sequence(ids + answer, trained, images)
+
+
+def _for_template(message: Message) -> Message:
+    shown: Any = {key: value for key, value in message.items() if key not in ("weight", "written")}
+    return message.get("written") or shown  # type: ignore[return-value]
 
 
 def comparison_tokens(

@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import field as default
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal
 
 from tinkergym.agent.renderer import Renderer
-from tinkergym.datasets.conversations import RowFaultError, comparison, conversation
+from tinkergym.datasets.conversations import OverlongRowError, RowFaultError, comparison, conversation
+from tinkergym.datasets.dataset_files import folder_of, opened
+from tinkergym.datasets.image_columns import with_images
 from tinkergym.datasets.layouts import in_our_layout, in_pairs, without_columns
 from tinkergym.datasets.marked_tokens import Answers, comparison_tokens, conversation_tokens, text_tokens
-from tinkergym.datasets.rows import DataSource, Row, rows, source_name
+from tinkergym.datasets.markup import refuse_markup
+from tinkergym.datasets.padding import without_padding
+from tinkergym.datasets.rows import DataSource, Row, source_name
 from tinkergym.datasets.tool_calls import calls_as_text, tools_of
 from tinkergym.errors import InvalidImageError, InvalidRequestError, TemplateError, UnsupportedPartError
 from tinkergym.images.stored_images import ImageFile
@@ -48,6 +55,16 @@ class PreparedData:
     trained_tokens: int
     images: dict[str, ImageFile]
     """Images by hash; to be sent before the chunks."""
+    container: str = ""
+    """What held the rows, in words."""
+    layouts: Mapping[str, int] = default(default_factory=dict)
+    """How many rows had which layout."""
+
+    @property
+    def taken_as(self) -> str:
+        """How the data was read, in words."""
+        rows = ", ".join(f"{count} rows as {name}" for name, count in self.layouts.items())
+        return f"{self.container}, {rows}"
 
 
 def prepare(
@@ -64,7 +81,7 @@ def prepare(
     """Read, check and render data.
 
     Args:
-        source: A `.jsonl` file or a task source.
+        source: A file or folder, a list of rows, or a task source.
         renderer: The renderer of the trained model.
         kind: The kind of rows: conversations, or comparisons.
         answers: Which answers of a conversation are trained on.
@@ -76,30 +93,34 @@ def prepare(
     Raises:
         InvalidRequestError: A row cannot be trained on, or there are none.
     """
-    read = _reader(kind, renderer, answers)
+    read = row_reader(kind, renderer, answers)
     collected, dropped, since = _Collected(kind, chunk_tokens), 0, 0
     faults: list[str] = []
-    columns = _Columns(ignore)
-    given = map(columns.without, rows(source, field=field))
-    for row in in_pairs(given) if kind == "preference" else given:
+    columns = Columns(ignore)
+    container, given = opened(source, field=field)
+    layouts: Counter[str] = Counter()
+    for row in readable(given, kind, columns=columns, folder=folder_of(source)):
         since += bool(faults)
         if since > _MOST_READ_AFTER_A_FAULT:
             break
-        record, images, fault = _record(row, read)
-        longest = max((len(sequence.token_ids) for sequence in record), default=0)
-        if longest > renderer.context_length:
+        if row.overlong and on_overlong == "drop":
+            dropped += 1
+            continue
+        one = record_of(row, read)
+        if one.longest > renderer.context_length:
             if on_overlong == "drop":
                 dropped += 1
                 continue
-            fault = (
-                f"{_whole(row.value)}: {longest} tokens, but the model's context is "
+            faults.append(
+                f"{row.where}: {_whole(row.value)}: {one.longest} tokens, but the model's context is "
                 f"{renderer.context_length}; shorten it, or set on_overlong='drop'"
             )
-        if fault:
-            faults.append(f"{row.where}: {fault}")
+        elif one.fault:
+            faults.append(f"{row.where}: {one.fault}")
         elif not faults:
-            collected.add(record)
-            collected.images |= images
+            layouts[row.layout] += 1
+            collected.add(one.sequences)
+            collected.images |= one.images
     if faults:
         raise _refusal(source_name(source), faults, field)
     if unseen := columns.unseen:
@@ -112,7 +133,33 @@ def prepare(
         raise InvalidRequestError(
             f"{source_name(source)}: {why}", hint=f"there is nothing to {purpose}", field=field
         )
-    return collected.finished(dropped)
+    return replace(collected.finished(dropped), container=container, layouts=dict(layouts))
+
+
+def readable(given: Iterable[Row], kind: DataKind, *, columns: Columns, folder: Path) -> Iterator[Row]:
+    """Yield rows in our layout, without null keys, and with their images.
+
+    Args:
+        given: The rows as they were written.
+        kind: The kind of rows.
+        columns: Those to skip.
+        folder: The folder for relative paths of images.
+    """
+
+    def ours(row: Row) -> Row:
+        row = columns.without(row)
+        if row.fault:
+            return row
+        try:
+            layout, value = in_our_layout(without_padding(row.value), kind)
+            return replace(row, value=with_images(value, folder), layout=layout)
+        except RowFaultError as error:
+            return replace(row, value=None, fault=str(error))
+        except RecursionError:
+            return replace(row, value=None, fault="row: is nested too deeply")
+
+    rows = map(ours, given)
+    return in_pairs(rows) if kind == "preference" else rows
 
 
 class _Collected:
@@ -160,31 +207,36 @@ class _Collected:
         self._open, self._open_tokens = [], 0
 
 
-class _Columns:
+class Columns:
     """Columns to skip, and whether they occurred."""
 
     def __init__(self, ignore: Sequence[str]) -> None:
+        """Set the columns."""
         self._ignore, self._seen = frozenset(ignore), set[str]()
 
     def without(self, row: Row) -> Row:
+        """Return a row without the columns."""
         if isinstance(row.value, Mapping):
             self._seen |= self._ignore & row.value.keys()
         return replace(row, value=without_columns(row.value, self._ignore))
 
     @property
     def unseen(self) -> str:
+        """A column that no row had; empty if there is none."""
         return min(self._ignore - self._seen, default="")
 
 
 _Rendered = tuple[list[TokenSequence], dict[str, ImageFile]]
 
 
-def _reader(kind: DataKind, renderer: Renderer, answers: Answers) -> Callable[[Any], _Rendered]:
+def row_reader(kind: DataKind, renderer: Renderer, answers: Answers) -> Callable[[Any], _Rendered]:
+    """Return what renders a row in our layout: its sequences, and its images by their hash."""
     showing = lru_cache(maxsize=_MOST_TOOL_SETS)(lambda tools: renderer.with_tools(json.loads(tools)))
 
     def read(given: Any) -> _Rendered:
-        row, tools = tools_of(in_our_layout(given))
+        row, tools = tools_of(given)
         own = showing(json.dumps(tools)) if tools else renderer
+        refuse_markup(own, row)
         row = calls_as_text(own, row)
         if kind == "preference":
             prompt, chosen, rejected = comparison(row)
@@ -217,20 +269,32 @@ def _whole(row: Mapping[str, Any]) -> str:
     return "prompt with an answer" if "chosen" in row else "prompt with completion"
 
 
-def _record(
-    row: Row, read: Callable[[Any], _Rendered]
-) -> tuple[list[TokenSequence], dict[str, ImageFile], str]:
-    """Return a row's sequences and images, or what is wrong with it."""
+@dataclass(frozen=True, slots=True)
+class RenderedRow:
+    """A row's sequences and images, or what is wrong with it."""
+
+    sequences: list[TokenSequence] = default(default_factory=list)
+    images: dict[str, ImageFile] = default(default_factory=dict)
+    fault: str = ""
+    longest: int = 0
+    """Tokens of the longest sequence, also of one that is longer than any may be."""
+
+
+def record_of(row: Row, read: Callable[[Any], _Rendered]) -> RenderedRow:
+    """Render a row."""
     if row.fault:
-        return [], {}, row.fault
+        return RenderedRow(fault=row.fault)
     try:
-        return *read(row.value), ""
+        sequences, images = read(row.value)
+    except OverlongRowError as error:
+        return RenderedRow(fault=str(error), longest=error.tokens)
     except (RowFaultError, UnsupportedPartError, InvalidImageError) as error:
-        return [], {}, str(error)
+        return RenderedRow(fault=str(error))
     except TemplateError as error:
-        return [], {}, f"the model's chat template refuses it: {error.message}"
+        return RenderedRow(fault=f"the model's chat template refuses it: {error.message}")
     except RecursionError:
-        return [], {}, "row: is nested too deeply"
+        return RenderedRow(fault="row: is nested too deeply")
+    return RenderedRow(sequences, images, longest=max(len(one.token_ids) for one in sequences))
 
 
 def _refusal(name: str, faults: list[str], field: str) -> InvalidRequestError:

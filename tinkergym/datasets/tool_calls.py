@@ -1,6 +1,6 @@
-"""Tool calls in datasets: rendered by the model's own chat template, as answers.
+"""Tool calls and thoughts in datasets: rendered by the model's own chat template, as answers.
 
-So the policy learns exactly the call format that its template uses.
+So the policy learns exactly the format of calls and of thoughts that its template uses.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ from typing import Any
 
 from tinkergym.agent.image_placeholders import with_marks
 from tinkergym.agent.renderer import Renderer
-from tinkergym.datasets.conversations import RowFaultError, checked_message
+from tinkergym.datasets.conversations import RowFaultError, RowMessage, checked_message
 from tinkergym.datasets.rows import no_constant
 from tinkergym.errors import TemplateError
-from tinkergym.messages import Message, assistant, checked_content, plain_text, user
+from tinkergym.messages import Message, assistant, checked_content, is_unicode, plain_text, user
 
 _OPENINGS = ("messages", "prompt")
 _FIELDS = (*_OPENINGS, "completion", "chosen", "rejected")
 """The fields of a row with messages, in the order of the conversation."""
+_THOUGHTS = ("reasoning_content", "thinking", "reasoning")
+"""Keys of thoughts; templates read one or another, so all are given."""
+_SPECIAL = ("tool_calls", *_THOUGHTS)
 
 
 def tools_of(row: Any) -> tuple[Any, list[Any]]:
@@ -39,13 +42,13 @@ def tools_of(row: Any) -> tuple[Any, list[Any]]:
 
 
 def calls_as_text(renderer: Renderer, row: Any) -> Any:
-    """Return a row whose assistant messages with `tool_calls` contain the text of these calls.
+    """Return a row whose assistant messages contain the text of their `tool_calls` and thoughts.
 
     Raises:
         RowFaultError: A message is not valid, or a call is not in the format of OpenAI's API.
-        TemplateError: The model's template does not show calls, or refuses the conversation before one.
+        TemplateError: The model's template does not show them, or refuses the conversation before one.
     """
-    if not isinstance(row, Mapping) or not any(_holds_calls(row.get(name)) for name in _FIELDS):
+    if not isinstance(row, Mapping) or not any(_needs_template(row.get(name)) for name in _FIELDS):
         return row
     written: dict[str, Any] = dict(row)
     before: list[Message] = []
@@ -75,32 +78,117 @@ def _spoken(
     shown = [_in_one_string(renderer, message) for message in before]
     for place, message in enumerate(messages):
         where = f"{field}[{place}]"
-        text = assistant(_answer(renderer, shown, message, where)) if _calls(message) else message
+        text = _as_text(renderer, shown, message, where) if _is_special(message) else message
         spoken.append(checked_message(text, where))
         shown.append(_in_one_string(renderer, spoken[-1]))
     return spoken
 
 
-def _in_one_string(renderer: Renderer, message: Message) -> Message:
+def _as_text(
+    renderer: Renderer, shown: Sequence[Message], message: Mapping[str, Any], where: str
+) -> Mapping[str, Any]:
+    """Return a message whose content is what the template writes for it."""
+    if message.get("role") != "assistant":
+        what = (
+            "tool_calls: only the assistant calls tools"
+            if _calls(message)
+            else "role: only answers have thoughts"
+        )
+        raise RowFaultError(f"{where}.{what}")
+    thoughts = _thoughts(message, where)
+    without = {name: value for name, value in message.items() if name not in _SPECIAL}
+    without["content"] = _content(message.get("content"), where)
+    calls = _read(message["tool_calls"], f"{where}.tool_calls") if _calls(message) else []
+    _refuse_ends(renderer, [without["content"], thoughts, calls], where)
+    given = {
+        **without,
+        **({"tool_calls": calls} if calls else {}),
+        **dict.fromkeys(_THOUGHTS if thoughts else (), thoughts),
+    }
+    weight = {"weight": given.pop("weight")} if "weight" in given else {}
+    without.pop("weight", None)
+    if not thoughts:
+        return {**assistant(_answer(renderer, shown, given, without, f"{where}.tool_calls")), **weight}
+    if not calls and not without["content"]:
+        raise RowFaultError(
+            f"{where}.content: empty after the thoughts, so the policy would learn not to answer"
+        )
+    name = next(name for name in _THOUGHTS if message.get(name))
+    text = _thought_out(renderer, shown, given, without, f"{where}.{name}")
+    return {**assistant(text), "written": given, **weight}
+
+
+def _thought_out(
+    renderer: Renderer,
+    shown: Sequence[Message],
+    given: Mapping[str, Any],
+    without: Mapping[str, Any],
+    where: str,
+) -> str:
+    """Return an answer with its thoughts."""
+    thoughts = given[_THOUGHTS[0]]
+    silent = {name: value for name, value in given.items() if name not in _THOUGHTS}
+    try:
+        return _answer(renderer, shown, given, silent, where)
+    except TemplateError:
+        if not renderer.opens_reasoning:
+            raise
+    # The prompt opens the thought, and the template takes it from the content.
+    text = (
+        _answer(renderer, shown, silent, without, where) if silent.get("tool_calls") else without["content"]
+    )
+    return f"<think>\n{thoughts}\n</think>\n\n{text}"
+
+
+def _thoughts(message: Mapping[str, Any], where: str) -> str:
+    found = [(name, message[name]) for name in _THOUGHTS if message.get(name) is not None]
+    for name, text in found:
+        if not isinstance(text, str) or not is_unicode(text):
+            raise RowFaultError(f"{where}.{name}: must be a string of Unicode, not {type(text).__name__}")
+        if text != found[0][1]:
+            raise RowFaultError(f"{where}.{name}: differs from {found[0][0]}")
+    return found[0][1] if found else ""
+
+
+def _refuse_ends(renderer: Renderer, texts: Any, where: str) -> None:
+    """Refuse texts in which the template's text would seem to end."""
+    written = json.dumps(texts, ensure_ascii=False)
+    for token in renderer.stop_ids:
+        if (end := renderer.decode([token])) and json.dumps(end, ensure_ascii=False)[1:-1] in written:
+            raise RowFaultError(f"{where}: contains the text of a token that ends answers; remove it")
+
+
+def _in_one_string(renderer: Renderer, given: Message) -> Message:
+    row: RowMessage = given  # type: ignore[assignment]
+    message: Message = row.get("written") or given
     if renderer.images is None:
         return {**message, "content": plain_text(message)}
     return with_marks(message)
 
 
-def _answer(renderer: Renderer, before: Sequence[Message], message: Mapping[str, Any], where: str) -> str:
-    """Return what the template writes for a message with calls."""
-    if message.get("role") != "assistant":
-        raise RowFaultError(f"{where}.tool_calls: only the assistant calls tools")
-    without = {name: value for name, value in message.items() if name != "tool_calls"}
-    without["content"] = _content(message.get("content"), where)
-    calls = _read(message["tool_calls"], f"{where}.tool_calls")
-    text = renderer.answer_text(before, {**without, "tool_calls": calls})
+def _answer(
+    renderer: Renderer,
+    before: Sequence[Message],
+    given: Mapping[str, Any],
+    without: Mapping[str, Any],
+    where: str,
+) -> str:
+    """Return what the template writes for a message.
+
+    Args:
+        renderer: The model's renderer.
+        before: The messages before it.
+        given: The message.
+        without: The message without the part that the template must show.
+        where: That part, for errors.
+    """
+    text = renderer.answer_text(before, given)
     try:
         left_out = text == renderer.answer_text(before, without)
     except TemplateError:  # It writes nothing for the text alone.
         left_out = False
     if left_out:
-        raise TemplateError(f"the chat template leaves out {where}.tool_calls")
+        raise TemplateError(f"the chat template leaves out {where}")
     return text
 
 
@@ -116,8 +204,13 @@ def _content(given: Any, where: str) -> str:
     return given or ""
 
 
-def _holds_calls(messages: Any) -> bool:
-    return isinstance(messages, list | tuple) and any(map(_calls, messages))
+def _needs_template(messages: Any) -> bool:
+    return isinstance(messages, list | tuple) and any(map(_is_special, messages))
+
+
+def _is_special(message: Any) -> bool:
+    """Whether only the template knows how a message is written."""
+    return isinstance(message, Mapping) and any(message.get(name) for name in _SPECIAL)
 
 
 def _calls(message: Any) -> bool:

@@ -79,6 +79,11 @@ def is_unicode(text: str) -> bool:
 def _message(value: Any, where: str) -> Message:
     """Return a copy with plain strings, so later changes by the environment have no effect here."""
     parts: Content = ""
+    if isinstance(value, dict) and None in value.values():
+        # Rows of Parquet have the keys of all messages, as null.
+        value = {key: found for key, found in value.items() if found is not None or key == "content"}
+        if value.get("tool_calls") and value.get("content") is None:
+            value["content"] = ""
     if isinstance(value, dict) and isinstance(value.get("content"), list | tuple):
         parts = _parts(value["content"], where)
         value = {**value, "content": parts if isinstance(parts, str) else ""}

@@ -63,7 +63,7 @@ def fault(renderer, row, kind="sft", **options):
         ({"messages": []}, "messages: must be a list of messages, not an empty list"),
         ({"messages": [QUESTION]}, "no message is from the assistant"),
         ({"messages": [{"role": "judge", "content": "x"}]}, "messages[0]: the role must be one of"),
-        ({"messages": [{**QUESTION, "weight": 1}]}, "messages[0]: a message has no 'weight'"),
+        ({"messages": [{**QUESTION, "weight": 1}]}, "messages[0].weight: only for messages of the assistant"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "lone surrogates"),
         ({"messages": [{"role": "user", "content": 3}]}, "messages[0]: the content must be a str"),
         ({"messages": [ANSWER]}, "messages[0].role: an answer cannot follow nothing"),
@@ -145,7 +145,7 @@ def test_names_lines_of_file_as_an_editor_does(renderer, tmp_path):
         prepare("a\0b", renderer, kind="sft")
     assert caught.value.field == "data"
     with pytest.raises(InvalidRequestError) as caught:
-        prepare([ASKED], renderer, kind="sft")
+        prepare({1}, renderer, kind="sft")
     assert caught.value.field == "data"
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from tinkergym.datasets.image_paths import with_images
+from tinkergym.datasets.image_columns import with_images
 
 
 def message(*parts):

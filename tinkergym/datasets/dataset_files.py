@@ -1,0 +1,262 @@
+"""Rows of a dataset from whatever holds them; files are known by their content, not by their name."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tinkergym.basics.extras import import_extra
+from tinkergym.datasets.rows import DataSource, Row, no_constant
+from tinkergym.errors import InvalidRequestError
+from tinkergym.tasks.hugging_face import HuggingFaceTasks
+from tinkergym.tasks.jsonl import MOST_LINE_BYTES, JsonlTasks, json_fault, lines_of
+from tinkergym.tasks.parquet import ParquetTasks
+from tinkergym.tasks.sequence import SequenceTasks
+from tinkergym.tasks.source import TaskSource
+
+MOST_ARRAY_BYTES = 1 << 30
+"""The largest JSON array; it is read as a whole."""
+
+_HEAD = 1 << 16
+_PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstandard", b"PK\x03\x04": "zip", b"BZh": "bzip2"}
+_COLUMNS = frozenset(
+    [
+        "messages",
+        "prompt",
+        "completion",
+        "text",
+        "chosen",
+        "rejected",
+        "conversations",
+        "instruction",
+        "output",
+        "input",
+        "label",
+        "images",
+        "image",
+        "tools",
+        "system",
+    ]
+)
+"""Columns by which a CSV file is known."""
+_BLANK = b" \t\r\n"
+
+Opened = tuple[str, Iterable[Row]]
+"""What the container is called, and the rows."""
+
+
+def opened(source: DataSource, *, field: str = "data") -> Opened:
+    """Return what holds the data, in words, and its rows in order.
+
+    Args:
+        source: A file or folder, a task source, or a list of rows.
+        field: The name of the setting, for errors.
+
+    Raises:
+        InvalidRequestError: There is no such file, or it is of no known kind.
+    """
+    if not isinstance(source, TaskSource | str | PathLike):
+        source = _in_memory(source, field)
+    if isinstance(source, TaskSource):
+        return source.name, _of_tasks(source)
+    path = Path(source)
+    if "\0" in str(path):
+        raise InvalidRequestError(
+            f"{str(path)!r} is not a file name: it contains a null character", field=field
+        )
+    try:
+        if path.is_dir():
+            return _folder(path, field)
+        return _file(path, field)
+    except OSError as error:
+        reason = f"{path} cannot be read: {error.strerror or error}"
+        raise InvalidRequestError(reason, hint="name a readable file", field=field) from None
+
+
+def folder_of(source: DataSource) -> Path:
+    """Return the folder for relative paths in the data: that of its file, else the current one."""
+    if isinstance(source, JsonlTasks):
+        return source.path.parent
+    return Path(source).parent if isinstance(source, str | PathLike) else Path()
+
+
+def _in_memory(rows: Any, field: str) -> TaskSource:
+    if callable(getattr(rows, "to_dict", None)) and hasattr(rows, "columns"):
+        rows = rows.to_dict("records")  # a DataFrame of pandas
+    whole = hasattr(rows, "__len__") and hasattr(rows, "__getitem__")
+    if not whole or isinstance(rows, Mapping | bytes):
+        raise InvalidRequestError(
+            f"must be the name of a file, a list of rows or a task source, not {type(rows).__name__}",
+            hint="pass a list of dicts, a file, or a source of tinkergym.tasks",
+            field=field,
+        )
+    return SequenceTasks(rows)
+
+
+def _of_tasks(source: TaskSource, word: str = "task") -> Iterator[Row]:
+    for index in range(len(source)):
+        yield Row(f"{word} {index}", source[index])
+
+
+def _folder(path: Path, field: str) -> Opened:
+    if (path / "state.json").is_file():
+        return "a folder of datasets", _of_tasks(HuggingFaceTasks(path), "row")
+    if (path / "dataset_dict.json").is_file():
+        raise InvalidRequestError(
+            f"{path} has several splits", hint=f"name the folder of one, as {path / 'train'}", field=field
+        )
+    files = sorted(file for file in path.iterdir() if file.suffix in (".jsonl", ".json", ".parquet", ".csv"))
+    if len(files) != 1:
+        raise InvalidRequestError(
+            f"{path} is a folder with {len(files)} data files",
+            hint="name one file, or pass ParquetTasks(folder, split=...) or JsonlTasks(folder, split=...)",
+            field=field,
+        )
+    return _file(files[0], field)
+
+
+def _file(path: Path, field: str) -> Opened:
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    if head.startswith(b"PAR1"):
+        return "Parquet", _of_tasks(ParquetTasks(path), "row")
+    if head.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
+        return "Arrow", _of_arrow(path, field)
+    for start, packed in _PACKED.items():
+        if head.startswith(start):
+            raise InvalidRequestError(f"{path} is a {packed} file", hint="unpack it first", field=field)
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise InvalidRequestError(f"{path} is UTF-16", hint="save it as UTF-8", field=field)
+    text = head.removeprefix(codecs.BOM_UTF8).lstrip(_BLANK)
+    if text.startswith(b"["):
+        return "a JSON array", _of_array(path)
+    if not text.startswith(b"{") and _is_csv(text):
+        return "CSV", _of_csv(path)
+    return "JSON lines", _of_lines(path, _parsed)
+
+
+def _of_lines(path: Path, parsed: Callable[[str, bytes], Row]) -> Iterator[Row]:
+    with path.open("rb") as file:
+        for number, line in enumerate(_whole_lines(file), start=1):
+            if line.strip():
+                yield parsed(f"line {number}", line)
+
+
+def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield all lines; of one that is too long only the beginning, which is longer than is allowed."""
+    while True:
+        line = b""
+        for line in lines_of(file):
+            yield line
+        if len(line) <= MOST_LINE_BYTES:
+            return
+        while line and not line.endswith(b"\n"):
+            line = file.readline(_HEAD)
+
+
+def _parsed(where: str, line: bytes) -> Row:
+    if len(line) > MOST_LINE_BYTES:
+        return Row(where, None, f"the line is longer than {MOST_LINE_BYTES} bytes", overlong=True)
+    try:
+        text = line.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return Row(where, None, f"the line is not valid UTF-8: {error.reason} at byte {error.start}")
+    try:
+        return Row(where, json.loads(text.rstrip("\r\n"), parse_constant=no_constant))
+    except (ValueError, RecursionError) as error:
+        return Row(where, None, f"the line is not valid JSON: {json_fault(error)}")
+
+
+def _of_array(path: Path) -> Iterator[Row]:
+    if path.stat().st_size > MOST_ARRAY_BYTES:
+        most = MOST_ARRAY_BYTES >> 20
+        yield Row(
+            "row 1", None, f"a JSON array of more than {most} MiB; write one object per line", overlong=True
+        )
+        return
+    try:
+        found = json.loads(path.read_bytes().decode("utf-8-sig"), parse_constant=no_constant)
+    except UnicodeDecodeError as error:
+        yield Row("the JSON array", None, f"it is not valid UTF-8: {error.reason} at byte {error.start}")
+    except json.JSONDecodeError as error:
+        yield Row(f"line {error.lineno}", None, f"the JSON array is not valid JSON: {json_fault(error)}")
+    except (ValueError, RecursionError) as error:
+        yield Row("the JSON array", None, f"it is not valid JSON: {error}")
+    else:
+        for number, value in enumerate(found, start=1):
+            yield Row(f"row {number}", value)
+
+
+def _of_arrow(path: Path, field: str) -> Iterator[Row]:
+    pa = import_extra(
+        "pyarrow", "Arrow files need the package pyarrow", extra="parquet", error=InvalidRequestError
+    )
+    number = 0
+    try:
+        with pa.memory_map(str(path)) as file:
+            is_file = file.read(6) == b"ARROW1"
+            file.seek(0)
+            batches: Any = pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
+            count = batches.num_record_batches if is_file else None
+            for batch in map(batches.get_batch, range(count)) if count is not None else batches:
+                for value in batch.to_pylist():
+                    number += 1
+                    yield Row(f"row {number}", value)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(
+            f"{path} cannot be read after row {number}: {error}", field=field
+        ) from error
+
+
+def _delimiter(line: str) -> str:
+    return max(",;\t", key=line.count)
+
+
+def _is_csv(head: bytes) -> bool:
+    line = head.split(b"\n", 1)[0].decode("utf-8", "replace").strip()
+    return bool({cell.strip().strip('"') for cell in line.split(_delimiter(line))} & _COLUMNS)
+
+
+def _of_csv(path: Path) -> Iterator[Row]:
+    csv.field_size_limit(MOST_LINE_BYTES)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        first = file.readline()
+        table = csv.DictReader(io.StringIO(first), delimiter=_delimiter(first))
+        names: Sequence[str] = [name.strip() for name in table.fieldnames or ()]
+        cells = csv.reader(file, delimiter=_delimiter(first), strict=True)
+        while True:
+            start = cells.line_num + 2
+            try:
+                row = next(cells)
+            except StopIteration:
+                return
+            except UnicodeDecodeError as error:
+                yield Row(f"line {start}", None, f"it is not valid UTF-8: {error.reason}")
+                return
+            except csv.Error as error:
+                yield Row(f"line {start}", None, f"it is not valid CSV: {error}")
+                return
+            if not row:
+                continue
+            if len(row) != len(names):
+                yield Row(f"line {start}", None, f"has {len(row)} cells, but there are {len(names)} columns")
+                continue
+            yield Row(f"line {start}", {name: _cell(text) for name, text in zip(names, row, strict=True)})
+
+
+def _cell(text: str) -> Any:
+    """Return a cell's text, or the objects that are written in it as JSON; None if it is empty."""
+    if text.startswith(("[", "{")):
+        try:
+            found = json.loads(text, parse_constant=no_constant)
+        except (ValueError, RecursionError):
+            return text
+        some = found if isinstance(found, list) else [found]
+        return found if some and all(isinstance(one, dict) for one in some) else text
+    return text or None
