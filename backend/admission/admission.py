@@ -31,9 +31,9 @@ def environments_can_be_played(spec: JobSpec, facts: Facts) -> JobSpec | Refusal
         if not isinstance(spec, EvaluatedSpec):
             return spec
         check_evaluations(spec, facts.config)
-        if spec.played_by == "server":
-            facts.job_check.check_evaluations(spec, tenant_id)
-        return spec
+        if spec.played_by != "server":
+            return spec
+        return spec.with_evaluated_tasks(facts.job_check.check_evaluations(spec, tenant_id))
     found = facts.job_check.check(allowed(played, facts.config), tenant_id)
     facts.packs.update({**found.packs, **played.algorithm_packs()})
     if played.rollout != "server":
@@ -46,7 +46,8 @@ def environments_can_be_played(spec: JobSpec, facts: Facts) -> JobSpec | Refusal
             )
         return spec
     recorded = {"environment_prompt": found.environment_prompt, "environment_data": found.data}
-    noted = played.model_copy(update=recorded).with_group_rewards(found.group_rewards)
+    noted = played.model_copy(update=recorded).with_evaluated_tasks(found.evaluated)
+    noted = noted if isinstance(noted, Refusal) else noted.with_group_rewards(found.group_rewards)
     return noted if isinstance(noted, Refusal) else noted.seated(found.agents, found.offered)
 
 

@@ -10,7 +10,7 @@ from backend.catalog.models import ModelFacts
 from backend.compute.memory import machine_bytes
 from backend.config import ServiceConfig
 from backend.store.tenant import TenantStore
-from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
+from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec, EvaluatedTasks
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.refusals import Refusal
@@ -55,6 +55,14 @@ class Checked:
     """The environment's own system prompt."""
     data: dict[str, str] = field(default_factory=dict)
     """Hashes of the tasks of environments that draw from a dataset, by name; see `environment_data`."""
+    tasks: int = 0
+    """How many tasks an environment of an evaluation has; 0 if it has none."""
+    trained_on: int | None = None
+    """How many of them are also tasks of training."""
+    tasks_sha256: str = ""
+    """Their hash."""
+    evaluated: dict[str, EvaluatedTasks] = field(default_factory=dict)
+    """The tasks of the job's evaluations by name."""
     group_rewards: bool = False
     """Whether it scores the episodes of a group together."""
     agents: list[str] = field(default_factory=list)
@@ -74,8 +82,8 @@ class JobCheck(Protocol):
         """
         ...
 
-    def check_evaluations(self, spec: EvaluatedSpec, tenant_id: str) -> None:
-        """Create and reset the environments in which the service will evaluate a job.
+    def check_evaluations(self, spec: EvaluatedSpec, tenant_id: str) -> dict[str, EvaluatedTasks]:
+        """Create and reset the environments in which the service will evaluate a job; return their tasks.
 
         Raises:
             InvalidRequestError: As `check`, with the field `evaluate`.

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.admission.check_places import CheckPlaces
@@ -34,7 +34,7 @@ from tinkergym.errors import (
 )
 from tinkergym.registration.environments import require_known
 from tinkergym.registration.games import is_game
-from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
+from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec, EvaluatedTasks
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
@@ -99,8 +99,7 @@ class Preflight:
         found: dict[str, Checked] = {}
         for name, environment in spec.own_environments.items():
             found[name] = self._seen_first(_alone(spec, environment), tenant_id)
-        self.check_evaluations(spec, tenant_id)
-        return _together(found)
+        return replace(_together(found), evaluated=self.check_evaluations(spec, tenant_id))
 
     def _seen_first(self, spec: PlayedSpec, tenant_id: str) -> Checked:
         """Make one environment, and see that the first prompt of every seat leaves room for an answer."""
@@ -121,13 +120,15 @@ class Preflight:
         """Refuse what cannot fit into the context of a seat's own model, whatever its prompt is."""
         spec.require_room(1, self._renderer_of(spec).context_length)
 
-    def check_evaluations(self, spec: EvaluatedSpec, tenant_id: str = "") -> None:
-        """Create and reset the environments in which the service will evaluate a job.
+    def check_evaluations(self, spec: EvaluatedSpec, tenant_id: str = "") -> dict[str, EvaluatedTasks]:
+        """Create and reset the environments in which the service will evaluate a job; return their tasks.
 
         Raises:
             InvalidRequestError: As `check`, with the field `evaluate`.
         """
         bundle = self._renderer_of(spec)
+        found: dict[str, EvaluatedTasks] = {}
+        trained = list(spec.own_environments.values())
         for evaluation in spec.evaluations:
             environment = spec.environment_of(evaluation)
             try:
@@ -143,40 +144,61 @@ class Preflight:
                     sampling=spec.sampling,
                 )
                 played = _alone(own, environment)
-                self._refuse_large_prompt(played, bundle, tenant_id)
+                seen = self._refuse_large_prompt(played, bundle, tenant_id, trained)
             except TinkerGymError as error:
                 error.field = "evaluate"
                 raise
+            if seen.tasks:
+                found[spec.name_of(evaluation)] = EvaluatedTasks(
+                    tasks=seen.tasks, trained_on=seen.trained_on, sha256=seen.tasks_sha256
+                )
+        return found
 
-    def _refuse_large_prompt(self, spec: PlayedSpec, bundle: RendererBundle, tenant_id: str) -> None:
-        probe = self._probe(spec, bundle, tenant_id)
+    def _refuse_large_prompt(
+        self,
+        spec: PlayedSpec,
+        bundle: RendererBundle,
+        tenant_id: str,
+        trained: Sequence[EnvironmentRef] = (),
+    ) -> Checked:
+        probe = self._probe(spec, bundle, tenant_id, trained)
         refuse_many_images(probe.prompt_images, self._limits.prompt_images, field="environment")
         spec.require_room(probe.prompt_tokens, bundle.context_length)
+        return probe.checked
 
-    def _probe(self, spec: PlayedSpec, bundle: RendererBundle, tenant_id: str) -> _Probe:
+    def _probe(
+        self,
+        spec: PlayedSpec,
+        bundle: RendererBundle,
+        tenant_id: str,
+        trained: Sequence[EnvironmentRef] = (),
+    ) -> _Probe:
+        """Create and reset an environment in a child; one of an evaluation also compares its tasks."""
         agents, game = list(spec.seats), _game_settings(spec)
         if not (agents or game["self_play"]) or not is_game(spec.environment.id):
             _require_known(spec.environment.id)
-        asked = json.dumps([spec.system_prompt, sorted(agents), game])
+        compared = [one.model_dump() for one in trained]
+        asked = json.dumps([spec.system_prompt, sorted(agents), game, compared])
         key = (spec.environment.model_dump_json(), bundle.sha256, asked)
         with self._lock:
             if key in self._known:
                 return self._known[key]
         with self._places.taken(tenant_id, self._limits.job_check_seconds):
-            probe = self._run(spec, bundle)
+            probe = self._run(spec, bundle, compared)
         if spec.environment.id == REMOTE_ID:
             return probe  # A server that was reachable a while ago may be gone.
         with self._lock:
             self._known[key] = probe
         return probe
 
-    def _run(self, spec: PlayedSpec, bundle: RendererBundle) -> _Probe:
+    def _run(self, spec: PlayedSpec, bundle: RendererBundle, trained: Sequence[Any] = ()) -> _Probe:
         question = {
             "environment": spec.environment.model_dump(),
             "system_prompt": spec.system_prompt,
             "agents": list(spec.seats),
             **_game_settings(spec),
             "bundle": bundle.model_dump(),
+            "trained": list(trained),
         }
         child = subprocess.Popen(
             [sys.executable, "-m", "backend.admission.preflight_child"],

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from typing import Any
 
 from backend.processes.children import one_question
@@ -36,6 +37,7 @@ from tinkergym.rollout.seat_check import (
 from tinkergym.rubrics.group import score_group_of
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.views import RendererBundle
+from tinkergym.tasks.overlap import overlap_of
 from tinkergym.tasks.pinned import named_hash
 
 _SEEDS = (0, 1, 2, 3)
@@ -53,10 +55,11 @@ def examine(
     *,
     self_play: bool = False,
     scripted: Sequence[tuple[str, str]] = (),
+    trained: Sequence[EnvironmentRef] = (),
 ) -> dict[str, Any]:
     """Return the longest first prompt's tokens and images, the pack's version, and the system prompt.
 
-    For a game, also its agents and its players.
+    For a game, also its agents and its players; for an evaluation, its tasks.
 
     Raises:
         InvalidRequestError: `agents` are not those of the game, or the game lacks one of the players.
@@ -97,6 +100,7 @@ def examine(
                 field="environment",
             ) from error
     data = {} if table is not None else named_hash(reference.id, env, seconds=_HASH_SECONDS)
+    tasks = _tasks(env, trained) if table is None else {}
     env.close()
     pack = pack_of(reference.id)
     return {
@@ -105,10 +109,21 @@ def examine(
         "packs": {pack.name: pack.version} if pack else {},
         "environment_prompt": environment_prompt,
         "data": data,
+        **tasks,
         "group_rewards": table is None and score_group_of(env) is not None,
         "agents": [] if table is None else list(table.agents),
         "offered": [] if table is None else players_offered(table),
     }
+
+
+def _tasks(env: Any, trained: Sequence[EnvironmentRef]) -> dict[str, Any]:
+    """Return how many tasks an environment has, and how many of them are those of training."""
+    with ExitStack() as stack:
+        others = [stack.enter_context(closing(make_environment(one))) for one in trained]
+        seen = overlap_of(env, others, seconds=_HASH_SECONDS)
+    if seen is None:
+        return {}
+    return {"tasks": seen.tasks, "trained_on": seen.trained_on, "tasks_sha256": seen.sha256}
 
 
 def _failed_reset(error: Exception, seed: int, env_id: str) -> InvalidEnvironmentError:
@@ -147,6 +162,7 @@ def main() -> None:
                 question["agents"],
                 self_play=question["self_play"],
                 scripted=question["scripted"],
+                trained=[EnvironmentRef.model_validate(one) for one in question["trained"]],
             )
         except TinkerGymError as error:
             if not error.field:

@@ -17,7 +17,7 @@ from backend.jobs.job_loop import JobLoop
 from backend.jobs.step_report import spike_warnings
 from backend.store.stored_facts import Fact
 from tinkergym.schema.certificate import StepFacts
-from tinkergym.schema.events import JobState, StepEvent
+from tinkergym.schema.events import JobState, StepEvent, WarningEvent
 from tinkergym.schema.jobs.dataset import DatasetSpec
 
 _LOOK_SECONDS = 0.5
@@ -38,6 +38,8 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
     """Shared by SFT and preference jobs."""
 
     _data: WrittenData
+    _trained_on = 0
+    """Records of the evaluation that are also trained on."""
     _version = 0
     """Step of the sampled policy: the newest checkpoint's, and at the end the last step's."""
     _sha256 = ""
@@ -60,8 +62,10 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
     def _run(self) -> None:
         context, spec = self._context, self._context.spec
         self._data = read(context)
+        self._trained_on = self._data.trained_on
         self._begin_from_checkpoint()
         context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())
+        self._warn_of_equal_records()
         self._publish_present(self._data.train)
         self._evaluations.open()
         if self._evaluations.stop_reason:
@@ -89,6 +93,21 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
         done = f"step {self._done_step} of {spec.steps} is done"
         reason = self._evaluations.stop_reason
         context.store.set_state(context.lease, JobState.COMPLETED, f"{done}: {reason}" if reason else done)
+
+    def _warn_of_equal_records(self) -> None:
+        """Say once which records of an evaluation are also trained on, or occur more than once."""
+        context, data = self._context, self._data
+        told = {
+            "evaluation_overlaps": self._trained_on
+            and f"{self._trained_on} of the {len(data.evaluate)} records of eval_data are also in data, so "
+            "their loss is not held out: leave them out of one of the two",
+            "equal_records": data.kept_together
+            and f"{data.kept_together} records occur more than once; held_out keeps equal ones on one side, "
+            f"and holds out {len(data.evaluate)}",
+        }
+        for name, message in told.items():
+            if message and 0 not in context.store.warned_steps(context.job_id, name):
+                context.store.append_event(context.lease, WarningEvent(name=name, message=message))
 
     def _check_client(self) -> None:
         """Give the job's place up if the client that plays its last evaluations is away.
@@ -123,6 +142,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
         if self._data.evaluate and (step == 1 or last or step % spec.eval_every == 0):
             with context.clock.part("evaluate"):
                 metrics |= self._measure(self._data.evaluate)
+                metrics["eval_overlap"] = self._trained_on / len(self._data.evaluate)
         save = last or step % spec.checkpoint_every == 0 or self._evaluations.is_due(step)
         if save:
             with context.clock.part("publish"):

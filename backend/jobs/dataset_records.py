@@ -6,7 +6,9 @@ cursor.
 
 from __future__ import annotations
 
+import hashlib
 from array import array
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,6 +57,14 @@ class WrittenData:
     train: Sequence[Record]
     evaluate: Sequence[Record]
     """Held-out records; empty without evaluation."""
+    kept_together: int = 0
+    """Records of a dataset with held-out ones that have an equal one; all copies are on one side."""
+
+    @property
+    def trained_on(self) -> int:
+        """How many of the held-out records are also trained on, by content."""
+        known = set(map(_content, self.train)) if self.evaluate else set()
+        return sum(_content(record) in known for record in self.evaluate)
 
 
 def read(context: JobContext[DatasetSpec]) -> WrittenData:
@@ -71,12 +81,45 @@ def read(context: JobContext[DatasetSpec]) -> WrittenData:
     if spec.eval_data is not None:
         return WrittenData(train=records, evaluate=_read(uploads, spec.eval_data, context.control))
     apart = spec.held_out_records(len(records))
+    if not apart:
+        return WrittenData(train=records, evaluate=[])
     order = np.random.default_rng([spec.seed, _HELD_OUT]).permutation(len(records))
-    kept_out = set(order[:apart].tolist())
+    kept_out = held_out_numbers(records, order.tolist(), apart)
+    copies = Counter(map(_content, records))
     return WrittenData(
         train=[record for number, record in enumerate(records) if number not in kept_out],
         evaluate=[records[number] for number in sorted(kept_out)],
+        kept_together=sum(count for count in copies.values() if count > 1),
     )
+
+
+def held_out_numbers(records: Sequence[Record], order: Sequence[int], apart: int) -> set[int]:
+    """Return which records are held out: the first in `order`, except that equal ones stay together.
+
+    Args:
+        records: All records.
+        order: Their numbers, in the order in which they are drawn.
+        apart: The most records to hold out.
+    """
+    copies: dict[bytes, list[int]] = defaultdict(list)
+    for number, record in enumerate(records):
+        copies[_content(record)].append(number)
+    kept_out: set[int] = set()
+    for number in order:
+        some = copies.pop(_content(records[number]), [])
+        if len(kept_out) + len(some) <= apart:
+            kept_out.update(some)
+        if len(kept_out) == apart:
+            break
+    return kept_out
+
+
+def _content(record: Record) -> bytes:
+    digest = hashlib.sha256()
+    for sequence in record:
+        images = [(image.sha256, image.start) for image in sequence.images]
+        digest.update(sequence.token_ids.tobytes() + repr((sequence.trained, images)).encode())
+    return digest.digest()
 
 
 def _read(uploads: Uploads, data_id: str, control: JobControl) -> list[Record]:

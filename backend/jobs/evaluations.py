@@ -37,6 +37,8 @@ _APART = MOST_EPISODES + MOST_SEATS
 """Difference between the episode numbers of two evaluations: the last mirrored set is always complete."""
 _LOST = "evaluation_lost"
 """The warning about an evaluation that cannot be repeated."""
+_OVERLAPS = "evaluation_overlaps"
+"""The warning about tasks that are both trained on and evaluated."""
 _OWN = "evaluated"
 """The player of the evaluated seat."""
 
@@ -89,6 +91,24 @@ class Evaluations:
         )
         context.boards.step_recorded(self._board, 0)
         self._keep_checkpoints()
+        self._warn_of_overlap()
+
+    def _warn_of_overlap(self) -> None:
+        """Say once which evaluations play tasks that the job also trains on."""
+        context = self._context
+        told = [
+            f"{known.trained_on} of the {known.tasks} tasks of {name}"
+            for name, known in context.spec.evaluated_tasks.items()
+            if known.trained_on
+        ]
+        if told and 0 not in context.store.warned_steps(context.job_id, _OVERLAPS):
+            warning = WarningEvent(
+                name=_OVERLAPS,
+                message=f"{', '.join(told)} are also training tasks, so its returns, and the version that is "
+                f"@best by them, are not held out: name another split= in EvaluateEvery",
+                step=0,
+            )
+            context.store.append_event(context.lease, warning)
 
     def end_at(self, step: int) -> None:
         """Treat a step as the job's last, after an early stop."""
@@ -171,8 +191,9 @@ class Evaluations:
         sets = _whole_sets(trajectories, size=len(self._seats_of(wanted)))
         counted = [one for some in sets for one in some]
         returns = [one.episode_return for one in counted]
-        low, high = _interval(sets, game=bool(context.spec.seats))
+        low, high = _interval(_by_task(sets), game=bool(context.spec.seats))
         name = context.spec.name_of(wanted)
+        known = context.spec.evaluated_tasks.get(name)
         before = self._recorded.get(name, [])
         event = EvaluationEvent(
             name=name,
@@ -187,6 +208,8 @@ class Evaluations:
             high=high,
             stop_reasons=dict(Counter(one.stop_reason.value for one in trajectories).most_common()),
             metrics=environment_metrics(counted),
+            tasks=known.tasks if known else None,
+            overlap=known.overlap if known else None,
         )
         decided_by = context.spec.best_decided_by(agent)
         if decided_by is not None and decided_by[0] == name and _is_best(event, before, decided_by[1]):
@@ -226,6 +249,8 @@ class Evaluations:
         context, spec, played = self._context, self._context.spec, self._played
         wanted = self._wanted[number]
         seats = len(self._seats_of(wanted))
+        tasks = spec.tasks_of(wanted)
+        tasks += [None] * (-len(tasks) % seats)
         return [
             EpisodeRequest(
                 job_id=context.job_id,
@@ -242,8 +267,9 @@ class Evaluations:
                 retries=played.retries if played else 0,
                 lease_id="",
                 lease_seconds=0.0,
+                task_index=task,
             )
-            for index in range(math.ceil(wanted.episodes / seats) * seats)
+            for index, task in enumerate(tasks)
         ]
 
     def _seats_of(self, wanted: EvaluateEvery) -> list[str]:
@@ -314,6 +340,15 @@ def _whole_sets(trajectories: Sequence[Trajectory], *, size: int) -> list[list[T
     """
     sets = [list(trajectories[start : start + size]) for start in range(0, len(trajectories), size)]
     return [some for some in sets if all(one.completed for one in some)]
+
+
+def _by_task(sets: Sequence[Sequence[Trajectory]]) -> list[list[Trajectory]]:
+    """Return the sets with all episodes of a task together: they are correlated."""
+    by_task: dict[object, list[Trajectory]] = {}
+    for number, some in enumerate(sets):
+        task = some[0].task_index
+        by_task.setdefault(("drawn", number) if task is None else task, []).extend(some)
+    return list(by_task.values())
 
 
 def _interval(sets: Sequence[Sequence[Trajectory]], *, game: bool) -> list[float | None]:

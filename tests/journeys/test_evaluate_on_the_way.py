@@ -102,3 +102,61 @@ def test_evaluates_job_on_a_dataset_in_the_scripts_own_environment(client):
     with pytest.raises(tg.TinkerGymError) as refused:
         client.attach(job.id, env=gym.Env)
     assert refused.value.field == "env"
+
+
+ROWS = [{"q": f"Say {number}.", "a": str(number)} for number in range(40)]
+PLAYED = []
+
+
+class Rows(tg.SingleTurnEnv):
+    """Draws from rows, some of which are in both splits, and notes which it played of the test split."""
+
+    def __init__(self, split="train"):
+        super().__init__()
+        rows = {"train": ROWS[30:] * 2, "test": ROWS}
+        self.tasks = tg.tasks.SequenceTasks(rows, split=split)
+
+    def ask(self, options):
+        index, self.task = self.tasks.choose(self.np_random, options)
+        if self.tasks.split == "test" and options:
+            PLAYED.append(index)
+        return self.task["q"]
+
+    def score(self, answer):
+        return float(self.task["a"] in answer)
+
+
+def test_plays_every_row_of_split_once_and_states_overlap(client):
+    """sileod/reasoning-core #21; PRIME-RL/TTRL #51: evaluation on tasks that are trained on."""
+    PLAYED.clear()
+    held_out = tg.EvaluateEvery(1, split="test")
+    job = client.train(Rows, steps=1, algorithm=SMALL, evaluate=held_out)
+    job.wait(warn=False)
+    assert sorted(PLAYED) == sorted([*range(40), *range(40)])
+    assert [(one.episodes, one.tasks, one.overlap) for one in job.evaluations()] == [(40, 40, 0.25)] * 2
+    warned = [event.body for event in job.log() if event.body.type == "warning"]
+    assert [one.name for one in warned if one.name.startswith("evaluation")] == ["evaluation_overlaps"]
+
+
+@pytest.mark.parametrize(("settings", "rows"), [({"episodes": 8}, 8), ({"samples": 2, "episodes": None}, 40)])
+def test_plays_stated_number_of_rows_without_replacement(client, settings, rows):
+    PLAYED.clear()
+    held_out = tg.EvaluateEvery(1, split="test", temperature=1.0, **settings)
+    job = client.train(Rows, steps=1, algorithm=SMALL, evaluate=held_out)
+    job.wait(warn=False)
+    times = {PLAYED.count(row) for row in PLAYED}
+    assert (len(set(PLAYED)), times) == (rows, {2 * settings.get("samples", 1)})
+
+
+def test_warns_of_evaluation_records_that_are_trained_on(client):
+    """OpenRLHF/OpenRLHF #1089: held-out rows that are also training rows."""
+    rows = [{"prompt": f"Say {word}.", "completion": word} for word in ["red", "blue", "green", "gold"]] * 2
+    apart = client.sft(rows, steps=1, batch_size=2, held_out=0.5)
+    same = client.sft(rows, steps=1, batch_size=2, eval_data=rows[:4])
+    found = {}
+    for name, job in {"apart": apart, "same": same}.items():
+        job.wait(warn=False)
+        log = [event.body for event in job.log()]
+        shares = [one.metrics["eval_overlap"] for one in log if one.type == "step"]
+        found[name] = [one.name for one in log if one.type == "warning"], shares
+    assert found == {"apart": (["equal_records"], [0.0]), "same": (["evaluation_overlaps"], [1.0])}

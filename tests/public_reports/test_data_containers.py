@@ -201,7 +201,7 @@ def test_refuses_odd_file_by_line_and_cause(tmp_path, raw, where):
     assert where in said
 
 
-def test_sft_trains_end_of_answers_even_if_it_pads(tmp_path):
+def test_trains_end_of_answers_even_if_it_pads():
     """unslothai/unsloth #416; huggingface/trl #6357; mlabonne/llm-course #33."""
     for family in ("qwen", "llama", "mistral", "gemma"):
         model = Renderer.from_bundle(family_bundle(family))

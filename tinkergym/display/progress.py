@@ -255,6 +255,8 @@ def evaluation_line(done: EvaluationEvent) -> str:
     interval = "" if done.low is None or done.high is None else f" [{done.low:.3f}, {done.high:.3f}]"
     failed = f"  {done.failed_episodes} failed" if done.failed_episodes else ""
     best = "  best so far" if done.best else ""
+    if done.overlap:
+        best += f"  {done.overlap:.0%} of its tasks are trained on"
     mean = _signed(done.mean, 3)
     return f"evaluation of step {done.step}  {done.name}  mean return {mean}{interval}{failed}{best}"
 

@@ -657,7 +657,8 @@ class Client:
         seen = check_environments(environment.make, spec, self._api.renderer_of(spec))
         recorded = {"environment_prompt": seen.system_prompt, "environment_data": dict(seen.data)}
         spec = spec.model_copy(update=recorded)
-        noted = spec.with_group_rewards(seen.pays_groups)
+        noted = spec.with_evaluated_tasks(client_evaluations.tasks_in(environment.make, spec))
+        noted = noted if isinstance(noted, Refusal) else noted.with_group_rewards(seen.pays_groups)
         if isinstance(noted, Refusal):
             raise noted.error()
         spec = noted.seated(seen.agents, seen.offered)
@@ -668,7 +669,10 @@ class Client:
             return self.submit(spec)
         make_env = client_evaluations.maker_of(client_evaluations.sources_in(evaluate), spec)
         client_evaluations.check(make_env, spec, self._api.renderer_of(spec))
-        job = self.submit(spec)
+        noted = spec.with_evaluated_tasks(client_evaluations.tasks_in(make_env, spec))
+        if isinstance(noted, Refusal):
+            raise noted.error()
+        job = self.submit(noted)
         return self._play_here(job.view(), make_env)
 
     def _play_here(self, view: JobView, make_env: MakeEnv) -> Job:

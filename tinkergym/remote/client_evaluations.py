@@ -6,19 +6,23 @@ The service gets a name and arguments. Without a client the episodes wait, and t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from typing import Any
 
 from tinkergym.errors import InvalidRequestError, TinkerGymError
 from tinkergym.remote.preflight import check_environment
 from tinkergym.rollout.environment_mix import makers_from
+from tinkergym.rollout.executors import made
 from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.local_environment import describe
 from tinkergym.schema.evaluate_every import EvaluateEvery
+from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec, EvaluatedTasks
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.training_spec import TrainingSpec
 from tinkergym.schema.names import LOCAL
 from tinkergym.schema.views import RendererBundle
+from tinkergym.tasks.overlap import overlap_of
 
 Source = Callable[..., Any]
 
@@ -82,9 +86,34 @@ def check(make_env: MakeEnv, spec: TrainingSpec, bundle: RendererBundle) -> None
             raise
 
 
+def tasks_in(make_env: MakeEnv, spec: EvaluatedSpec) -> dict[str, EvaluatedTasks]:
+    """Return the tasks of each evaluation that draws from a dataset, compared with those of training.
+
+    Raises:
+        TinkerGymError: An environment cannot be created; the field is `evaluate`.
+    """
+    found = {}
+    with ExitStack() as stack:
+
+        def opened(ref: EnvironmentRef) -> Any:
+            return stack.enter_context(closing(made(make_env, ref)))
+
+        trained = [opened(ref) for ref in spec.own_environments.values()] if spec.evaluations else []
+        for one in spec.evaluations:
+            try:
+                seen = overlap_of(opened(spec.environment_of(one)), trained)
+            except TinkerGymError as error:
+                error.field = "evaluate"
+                raise
+            if seen is not None:
+                found[spec.name_of(one)] = EvaluatedTasks(**seen._asdict())
+    return found
+
+
 def most_at_once(spec: TrainingSpec) -> int:
     """Return the largest number of episodes of one evaluation."""
-    return max(one.episodes for one in spec.evaluations)
+    assert isinstance(spec, EvaluatedSpec)
+    return max(spec.episodes_of(one) for one in spec.evaluations)
 
 
 def _played_here(spec: TrainingSpec) -> list[EnvironmentRef]:

@@ -18,6 +18,7 @@ from tinkergym.errors import JobFailedError, TinkerGymError
 from tinkergym.remote.job import Job
 from tinkergym.schema.events import Event, JobState, StateEvent, StepEvent
 from tinkergym.schema.jobs.dataset import DatasetSpec
+from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SeatSettings, Train
 from tinkergym.schema.jobs.spec import JobSpec
@@ -191,10 +192,10 @@ def _evaluated(spec: JobSpec, steps: Sequence[StepEvent]) -> float:
     Their episodes are taken to be as long as those of training.
     """
     episodes = sum(step.episodes for step in steps)
-    if not episodes:
+    if not episodes or not isinstance(spec, EvaluatedSpec):
         return 0.0
     played = sum(
-        sum(one.is_due(step, last=spec.steps) for step in range(spec.steps + 1)) * one.episodes
+        sum(1 for step in range(spec.steps + 1) if one.is_due(step, last=spec.steps)) * spec.episodes_of(one)
         for one in spec.evaluations
     )
     return played / episodes

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from pydantic import Field, JsonValue, PrivateAttr
 
 from tinkergym.errors import InvalidRequestError
@@ -19,6 +20,9 @@ FIRST_HELD_OUT_SEED = 2**31
 MOST_EPISODES = 10_000
 """The most episodes of one evaluation."""
 
+USUAL_EPISODES = 64
+"""How many an evaluation plays if that is not set, and its environment has no tasks or many."""
+
 MOST_EVALUATIONS = 16
 """The most evaluations of one job."""
 
@@ -27,11 +31,12 @@ class EvaluateEvery(Choice):
     """Play held-out episodes with the version of every n-th step.
 
     Also before the first step and after the last. The episodes are not trained on. By default the job's own
-    environment is played with seeds that training does not use. Pass `split=` or `env_kwargs=` for other
-    arguments, or name another environment of the service.
+    environment is played with seeds that training does not use; if it has tasks, they are those that are
+    trained on, which each evaluation states. Pass `split=` or `env_kwargs=` for other arguments, or name
+    another environment of the service. Every row of a split is played once.
 
     Example:
-        >>> held_out = tg.EvaluateEvery(20, split="test", episodes=200)
+        >>> held_out = tg.EvaluateEvery(20, split="test")
         >>> client.train("math/Arithmetic-v0", steps=200, evaluate=held_out)
     """
 
@@ -41,9 +46,14 @@ class EvaluateEvery(Choice):
     """The id of another environment; empty for the job's own."""
     env_kwargs: dict[str, JsonValue] = {}
     """Overrides for the job's environment arguments."""
-    episodes: int = Field(64, ge=1, le=MOST_EPISODES)
-    """Each has its own seed, the same at every evaluation. In a game whose policy can take several seats, the
-    games are mirrored: one per seat with the same seed; the last such set is always completed."""
+    episodes: int | None = Field(None, ge=1, le=MOST_EPISODES)
+    """How many. In an environment with tasks, that many different tasks, the same at every evaluation; more
+    than there are begin again with the first. None plays every task of a split once, or of an environment
+    with at most 64 tasks, and 64 episodes otherwise. Each has its own seed, the same at every evaluation. In
+    a game whose policy can take several seats, the games are mirrored: one per seat with the same seed; the
+    last such set is always completed."""
+    samples: int = Field(1, ge=1, le=100)
+    """Episodes of each task, if every task is played."""
     seed: int = Field(FIRST_HELD_OUT_SEED, ge=0, lt=2**32)
     """Seed of the first episode; the others count up."""
     temperature: float = Field(0.0, ge=0, le=10)
@@ -80,7 +90,7 @@ class EvaluateEvery(Choice):
                 class or function: its episodes are played in the process that passes it.
             split: Short for `env_kwargs={"split": ...}`.
             env_kwargs: For the environment's constructor; JSON values.
-            **settings: Any other field: episodes, seed, temperature, name, patience, target.
+            **settings: Any other field: episodes, samples, seed, temperature, name, patience, target.
 
         Raises:
             InvalidRequestError: A setting is invalid. The message says which, why and what to do.
@@ -115,6 +125,31 @@ class EvaluateEvery(Choice):
     def is_local(self) -> bool:
         """Whether it names a class or function of a script, which the service cannot play."""
         return self.environment.startswith(LOCAL)
+
+    @property
+    def names_split(self) -> bool:
+        """Whether it plays a split that it names."""
+        return "split" in self.env_kwargs
+
+    def tasks_played(self, tasks: int) -> list[int | None]:
+        """Return the task of each episode, in order; None is drawn by the episode's seed.
+
+        Args:
+            tasks: How many the environment has; 0 for one without.
+        """
+        if not tasks:
+            return [None] * (self.episodes or USUAL_EPISODES)
+        if self.plays_all(tasks):
+            return [task for task in range(tasks) for _ in range(self.samples)]
+        wanted = self.episodes or USUAL_EPISODES
+        order: Sequence[int] = range(tasks)
+        if wanted % tasks:
+            order = [int(task) for task in np.random.default_rng(self.seed).permutation(tasks)]
+        return [order[number % tasks] for number in range(wanted)]
+
+    def plays_all(self, tasks: int) -> bool:
+        """Whether every one of so many tasks is played equally often, by default."""
+        return self.episodes is None and (self.names_split or tasks <= USUAL_EPISODES or self.samples > 1)
 
     def is_due(self, step: int, *, last: int) -> bool:
         """Whether the version of a step is evaluated.

@@ -168,6 +168,10 @@ class EvaluationEvent(WireModel):
     stop_reasons: dict[str, int] = {}
     metrics: dict[str, MetricValue] = {}
     """The environment's metrics: means over the completed episodes of each episode's sum."""
+    tasks: int | None = None
+    """How many tasks there are to play; None in an environment without tasks."""
+    overlap: float | None = None
+    """The share of them that the policy is also trained on, by content; None if that is not known."""
     best: bool = False
     """Whether the policy has no better version so far, by its first evaluation or the one named by `best_by`;
     references call it `@best`."""

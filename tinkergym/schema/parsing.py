@@ -55,6 +55,7 @@ _RECORDED = {
     "environment_prompt": "set system_prompt, which replaces the environment's",
     "environment_data": "leave it out",
     "template_sha256": "leave it out",
+    "evaluated_tasks": "leave it out",
     "group_rewards": "give the environment a method score_group(members)",
 }
 """Settings that are read from the environment, and what to do instead of choosing them."""

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator
 
-from tinkergym.schema.evaluate_every import MOST_EVALUATIONS, EvaluateEvery
+from tinkergym.schema.evaluate_every import MOST_EPISODES, MOST_EVALUATIONS, EvaluateEvery
 from tinkergym.schema.jobs.parts import (
     EnvironmentRef,
 )
 from tinkergym.schema.jobs.training_spec import TrainingSpec
+from tinkergym.schema.model import WireModel
+from tinkergym.schema.refusals import Refusal
+
+
+class EvaluatedTasks(WireModel):
+    """The tasks of an evaluation, as they were when the job was submitted."""
+
+    tasks: int = Field(ge=1)
+    trained_on: int | None = Field(None, ge=0)
+    """How many of them, by content, are also tasks of the job's own environments; None if it is not known."""
+    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    """The hash of the tasks; empty if they could not be hashed in time."""
+
+    @property
+    def overlap(self) -> float | None:
+        """The share of tasks that are trained on."""
+        return None if self.trained_on is None else self.trained_on / self.tasks
 
 
 class EvaluatedSpec(TrainingSpec):
@@ -24,10 +42,41 @@ class EvaluatedSpec(TrainingSpec):
     """Decides which version is `@best`: the name of an evaluation, for its mean return, or `NAME/METRIC` for
     a metric of its environment (higher is better)."""
 
+    evaluated_tasks: dict[str, EvaluatedTasks] = Field({}, max_length=MOST_EVALUATIONS)
+    """The tasks of each evaluation whose environment draws from a dataset, by its name; recorded by whichever
+    side creates the environment first, client or service."""
+
     @property
     def own_environments(self) -> dict[str, EnvironmentRef]:
         """The job's environments, if it plays, by the names used in metrics and evaluations."""
         return {}
+
+    def with_evaluated_tasks(self, found: Mapping[str, EvaluatedTasks]) -> Self | Refusal:
+        """Return the job with a note of the tasks of its evaluations."""
+        for one in self.evaluations:
+            known = found.get(self.name_of(one))
+            if known is None and one.samples > 1:
+                where = self.environment_of(one).id
+                return Refusal(
+                    "evaluate", f"samples counts episodes of a task, but {where} has no tasks", "set episodes"
+                )
+            episodes = known.tasks * one.samples if known is not None and one.plays_all(known.tasks) else 0
+            if episodes > MOST_EPISODES:
+                return Refusal(
+                    "evaluate",
+                    f"{self.name_of(one)} would play {episodes} episodes, more than {MOST_EPISODES}",
+                    "set episodes, for that many different tasks",
+                )
+        return self.model_copy(update={"evaluated_tasks": dict(found)})
+
+    def episodes_of(self, evaluation: EvaluateEvery) -> int:
+        """Return how many episodes an evaluation plays."""
+        return len(self.tasks_of(evaluation))
+
+    def tasks_of(self, evaluation: EvaluateEvery) -> list[int | None]:
+        """Return the task of each episode of an evaluation, in order; None is drawn by the episode's seed."""
+        known = self.evaluated_tasks.get(self.name_of(evaluation))
+        return evaluation.tasks_played(known.tasks if known else 0)
 
     @property
     def evaluations(self) -> list[EvaluateEvery]:
