@@ -18,7 +18,7 @@ from tinkergym.registration import packs
 from tinkergym.schema.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from tinkergym import algorithms, errors, losses, opponents, spaces, tasks, wrappers
+    from tinkergym import algorithms, datasets, errors, losses, opponents, spaces, tasks, wrappers
     from tinkergym.algorithms import GRPO
     from tinkergym.core import SingleTurnEnv, TextEnv
     from tinkergym.errors import TinkerGymError
@@ -54,6 +54,7 @@ __all__ = [
     "TinkerGymError",
     "Train",
     "algorithms",
+    "datasets",
     "errors",
     "evaluate",
     "losses",
@@ -98,7 +99,7 @@ _HOMES = {
 # Gymnasium loads no plugins, so the ids of installed packs are made known to it here.
 packs.find_packs()
 
-_ROOMS = frozenset({"algorithms", "errors", "losses", "opponents", "spaces", "tasks", "wrappers"})
+_ROOMS = frozenset({"algorithms", "datasets", "errors", "losses", "opponents", "spaces", "tasks", "wrappers"})
 
 
 def __getattr__(name: str) -> Any:

@@ -34,6 +34,7 @@ from tinkergym.errors import (
 )
 from tinkergym.registration.environments import require_known
 from tinkergym.registration.games import is_game
+from tinkergym.registration.packs import installed_ns
 from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec, EvaluatedTasks
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.played_spec import PlayedSpec
@@ -178,7 +179,8 @@ class Preflight:
         if not (agents or game["self_play"]) or not is_game(spec.environment.id):
             _require_known(spec.environment.id)
         compared = [one.model_dump() for one in trained]
-        asked = json.dumps([spec.system_prompt, sorted(agents), game, compared])
+        installed = installed_ns(spec.environment.id)
+        asked = json.dumps([spec.system_prompt, sorted(agents), game, compared, installed])
         key = (spec.environment.model_dump_json(), bundle.sha256, asked)
         with self._lock:
             if key in self._known:
@@ -187,6 +189,8 @@ class Preflight:
             probe = self._run(spec, bundle, compared)
         if spec.environment.id == REMOTE_ID:
             return probe  # A server that was reachable a while ago may be gone.
+        if probe.checked.data:
+            return probe  # Its data may be others next time.
         with self._lock:
             self._known[key] = probe
         return probe

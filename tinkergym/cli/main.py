@@ -57,6 +57,7 @@ COMMANDS = {
         "tokens:tokens",
         "Check that conversations built turn by turn have the tokens of the model's chat template.",
     ),
+    "data": ("data:app", "Check datasets before anything is trained on them."),
     "serve-env": ("serve_env:serve_env", "Serve an environment to other machines until Ctrl-C."),
     "jobs": (
         "jobs:app",

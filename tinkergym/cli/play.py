@@ -18,7 +18,6 @@ from tinkergym.cli.console import INTERRUPTED, err, out
 from tinkergym.cli.field_options import SettingOption, with_decoding_options
 from tinkergym.cli.json_output import AsJsonLines, emit
 from tinkergym.cli.key_value_settings import parse_settings
-from tinkergym.cli.model_files import find_bundle
 from tinkergym.cli.named_environment import find_environment
 from tinkergym.cli.named_policy import named_policy
 from tinkergym.cli.options import (
@@ -36,6 +35,7 @@ from tinkergym.messages import Message, messages_text, observation_messages, ope
 from tinkergym.registration.environments import make
 from tinkergym.registration.games import is_game
 from tinkergym.remote.client import Client
+from tinkergym.remote.model_files import find_bundle
 from tinkergym.rollout.environment_host import AnyEnv, system_prompt_of
 from tinkergym.rollout.local_environment import Environment, describe
 from tinkergym.rollout.table_tools import with_offer

@@ -13,9 +13,9 @@ from rich.text import Text
 from tinkergym.agent.renderer import Renderer
 from tinkergym.cli.console import out
 from tinkergym.cli.json_output import AsJsonLines, emit
-from tinkergym.cli.model_files import find_bundle
 from tinkergym.errors import InvalidRequestError
 from tinkergym.evaluation.records import EpisodeRecord, read_records
+from tinkergym.remote.model_files import find_bundle
 from tinkergym.trajectory.trajectory import Segment, Trajectory
 
 STYLES = {"environment": "cyan", "sampled": "bold green", "masked": "yellow"}

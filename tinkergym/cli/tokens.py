@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from tinkergym.agent.round_trip import RoundTrip, round_trip
 from tinkergym.cli.console import out
 from tinkergym.cli.json_output import AsJson, emit
-from tinkergym.cli.model_files import find_bundle
+from tinkergym.remote.model_files import find_bundle
 from tinkergym.schema.views import RendererBundle
 
 _STYLES = {"same": "green", "different": "red", "refused": "yellow"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +26,10 @@ from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.preference_losses import PREFERENCE_LOSSES
 
 Detach = Annotated[bool, typer.Option("--detach", help="Start the job without waiting for it.")]
-Data = Annotated[str, typer.Argument(metavar="DATA", help="A .jsonl file, one JSON object per line.")]
+Data = Annotated[
+    str,
+    typer.Argument(metavar="DATA", help="A data file or folder: JSON lines or array, Parquet, Arrow, CSV."),
+]
 _Several = Annotated[
     list[str] | None,
     typer.Option(
@@ -96,7 +101,7 @@ _TRAIN = (
     SettingOption("algorithm.learning_rate"),
     SettingOption(
         "evaluate.steps",
-        "Play 64 held-out episodes every N steps, and before and after training.",
+        "Play held-out episodes every N steps, and before and after training.",
         name="evaluate-every",
         kind=int,
     ),
@@ -154,7 +159,8 @@ def sft(
 
     Example: tinkergym sft chats.jsonl --epochs 3 --held-out 0.1
     """
-    _start(lambda client: client.sft(data, **settings), detach=detach, as_json=as_json)
+    with _telling_of_data(as_json=as_json):
+        _start(lambda client: client.sft(data, **settings), detach=detach, as_json=as_json)
 
 
 @with_job_options(
@@ -169,7 +175,8 @@ def preference(
 
     Example: tinkergym preference pairs.jsonl --from job-0123456789abcdef --set loss.beta=0.2
     """
-    _start(lambda client: client.preference(data, **settings), detach=detach, as_json=as_json)
+    with _telling_of_data(as_json=as_json):
+        _start(lambda client: client.preference(data, **settings), detach=detach, as_json=as_json)
 
 
 @with_job_options(DistillationSpec, "env", _DISTILL)
@@ -185,6 +192,28 @@ def distill(
         return client.distill(find_environment(env), **settings)
 
     _start(start, [env], detach=detach, as_json=as_json)
+
+
+class _Printing(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        out.print(record.getMessage(), markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _telling_of_data(*, as_json: bool) -> Iterator[None]:
+    """Print how a dataset is read: what holds it, and in which layouts its rows are."""
+    log, handler = logging.getLogger("tinkergym.remote.dataset_upload"), _Printing()
+    if as_json:
+        yield
+        return
+    before = log.level
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
 
 
 def _start(start: Callable[[Client], Job], env: Sequence[str] = (), *, detach: bool, as_json: bool) -> None:

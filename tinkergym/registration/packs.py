@@ -11,10 +11,12 @@ import importlib
 import logging
 import re
 import site
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -54,6 +56,8 @@ _MOST_REPORTED = 10
 """Warnings about one pack; `tinkergym envs` shows all that was refused."""
 _loads = 0
 """The number of running imports of packs."""
+_imported_ns: dict[str, int] = {}
+"""By top-level module, when the pack that was imported had been installed."""
 _at_first_load: dict[str, Any] = {}
 """Gymnasium's entries for the ids of packs before the first import began."""
 
@@ -69,6 +73,16 @@ class Claim:
     version: str
     folder: str
     """The folder of the distribution's metadata."""
+    record: str = ""
+    """The file that an installer writes last."""
+
+    @property
+    def installed_ns(self) -> int:
+        """When it was installed, in nanoseconds; 0 if it no longer is, or that is not known."""
+        try:
+            return Path(self.record).stat().st_mtime_ns if self.record else 0
+        except OSError:
+            return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +146,7 @@ def load(claim: Claim) -> Callable[..., Any]:
     Raises:
         InvalidEnvironmentError: The pack cannot be imported, or does not have the attribute.
     """
+    claim = _reinstalled(claim)
     module, _, attribute = claim.target.partition(":")
     try:
         with _ids_kept(), output_to_stderr():
@@ -154,6 +169,32 @@ def load(claim: Claim) -> Callable[..., Any]:
             field="environment",
         )
     return made  # type: ignore[no-any-return] # checked to be callable
+
+
+def installed_ns(id: str) -> int:  # noqa: A002 - as above
+    """Return when the pack of an environment was installed, in nanoseconds; 0 if that is not known."""
+    claim = claim_of(ENVIRONMENTS, id) or claim_of(GAMES, id)
+    return claim.installed_ns if claim else 0
+
+
+def _reinstalled(claim: Claim) -> Claim:
+    """Return the claim of the pack as it is installed now, and forget its modules if it was installed anew.
+
+    So a pack that is installed again is played as it is now without a restart of the program: environments
+    made before keep their classes, those made from now on have the new ones.
+    """
+    if claim.record and not Path(claim.record).parent.is_dir():
+        find_packs()  # Another version has another folder.
+        again = (claim_of(group, claim.id) for group in (ENVIRONMENTS, GAMES))
+        claim = next((one for one in again if one is not None), claim)
+    root, now = claim.target.partition(":")[0].partition(".")[0], claim.installed_ns
+    with _lock:
+        if now and _imported_ns.setdefault(root, now) != now:
+            _imported_ns[root] = now
+            for name in [name for name in sys.modules if name == root or name.startswith(f"{root}.")]:
+                del sys.modules[name]
+            importlib.invalidate_caches()
+    return claim
 
 
 def refuse_interrupt(error: BaseException) -> None:
@@ -184,6 +225,7 @@ def _read(
             distribution=distribution.name,
             version=distribution.version,
             folder=distribution.folder,
+            record=distribution.record,
         )
         ids[group].append(name)
     return Pack(

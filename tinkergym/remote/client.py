@@ -198,11 +198,12 @@ class Client:
         """Start supervised fine-tuning on the assistant's messages of conversations.
 
         Rows are `{"messages": [...]}`, `{"prompt": ..., "completion": ...}`, `{"text": ...}`, or in the
-        layouts of ShareGPT and Alpaca. They are rendered here, with the template that sampling uses, and sent
-        as token ids. Data that the service already has is not sent again.
+        layouts of OpenAI's files, ShareGPT and Alpaca. They are rendered here, with the template that
+        sampling uses, and sent as token ids. Data that the service already has is not sent again.
 
         Args:
-            data: A `.jsonl` file, or tasks of `tinkergym.tasks`.
+            data: A file or folder (JSON lines or array, Parquet, Arrow, CSV, known by its content), a list of
+                rows, or tasks of `tinkergym.tasks`.
             model: A model name of the service, a model directory on its machine, or a Hugging Face hub id.
             steps: Train steps; or pass `epochs`.
             epochs: Passes over the data; by default one.

@@ -12,7 +12,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.template_variables import writes_date
 from tinkergym.datasets.marked_tokens import Answers
 from tinkergym.datasets.prepare import Overlong, PreparedData, prepare
-from tinkergym.datasets.rows import DataSource
+from tinkergym.datasets.rows import DataSource, source_name
 from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
 from tinkergym.remote.api import Api
 from tinkergym.remote.image_upload import ImageUpload
@@ -91,7 +91,7 @@ def written_job(
         bundle = bundle.with_settings(bundle.template_variables, draft["template_date"])
     renderer = Renderer.from_bundle(bundle)
     ready = prepare(data, renderer, kind=kind, answers=answers, on_overlong=on_overlong, ignore=ignore)
-    _tell_of_dropped("data", ready, renderer)
+    _tell_of("data", data, ready, renderer)
     left = checked.left_of(ready.records)
     if isinstance(left, Refusal):
         raise left.error()
@@ -106,7 +106,7 @@ def written_job(
             ignore=ignore,
             field="eval_data",
         )
-        _tell_of_dropped("eval_data", measured, renderer)
+        _tell_of("eval_data", eval_data, measured, renderer)
         draft["eval_data"] = upload(api, measured).data_id
     draft["data"] = upload(api, ready).data_id
     batch_size = given.get("batch_size", max(1, min(_BATCH_SIZE, left)))
@@ -115,7 +115,8 @@ def written_job(
     return parse(_KINDS[kind], {**draft, "batch_size": batch_size, "steps": steps})
 
 
-def _tell_of_dropped(field: str, ready: PreparedData, renderer: Renderer) -> None:
+def _tell_of(field: str, data: DataSource, ready: PreparedData, renderer: Renderer) -> None:
+    _log.info("%s: %s is read as %s", field, source_name(data), ready.taken_as)
     if ready.dropped:
         _log.warning(
             "%s: dropped %d of %d rows, which are longer than the model's context of %d tokens",

@@ -11,6 +11,7 @@ from functools import partial
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from tinkergym.registration.packs import installed_ns
 from tinkergym.rollout.call_register import CallRegister
 from tinkergym.rollout.crash_pauses import CrashPauses
 from tinkergym.rollout.environment_host import AnyEnv, BaseHost, Host, TakeReports
@@ -135,7 +136,9 @@ class HostPool:
 
 
 def _key(environment: EnvironmentRef) -> str:
-    return f"{environment.id} {json.dumps(environment.kwargs, sort_keys=True)}"
+    # A pack that was installed again is another environment.
+    installed = installed_ns(environment.id)
+    return f"{environment.id} {installed} {json.dumps(environment.kwargs, sort_keys=True)}"
 
 
 def _make(make_env: MakeEnv, environment: EnvironmentRef, spec: EnvSpec | None) -> AnyEnv:

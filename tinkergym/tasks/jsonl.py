@@ -89,11 +89,7 @@ class JsonlTasks(TaskSource):
         with self._path.open("rb") as file:
             stat = os.fstat(file.fileno())
             if (stat.st_mtime_ns, stat.st_size) != (known.modified_ns, known.size):
-                raise InvalidRequestError(
-                    f"{self._path} changed after its tasks were first read",
-                    hint="start the program again, and write new data to a new file",
-                    field="path",
-                )
+                known = self._read_again(known)
             file.seek(known.offsets[index])
             line = file.readline(MOST_LINE_BYTES)
         try:
@@ -105,6 +101,24 @@ class JsonlTasks(TaskSource):
         if not isinstance(task, dict):
             raise InvalidRequestError(f"task {index} of {self.name} is not a JSON object")
         return task
+
+    def _read_again(self, known: _Index) -> _Index:
+        """Return the index of a file that was written again with the same bytes, as by an installation.
+
+        Raises:
+            InvalidRequestError: Its bytes are others.
+        """
+        self._read_index = None
+        again = self._index()
+        if again.fingerprint != known.fingerprint:
+            self._read_index = known
+            raise InvalidRequestError(
+                f"{self._path} changed after its tasks were first read",
+                hint="make the environment anew, as a new job does, or write new data to a new file",
+                field="path",
+                code="data_changed",
+            )
+        return again
 
     def _index(self) -> _Index:
         if self._read_index is None:

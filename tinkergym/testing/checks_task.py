@@ -7,7 +7,7 @@ from typing import Any
 from tinkergym.errors import InvalidRequestError
 from tinkergym.evaluation.baselines import GoldPolicy, LegalPolicy, RandomTextPolicy, TextPolicy, play_episode
 from tinkergym.messages import observation_text
-from tinkergym.tasks.grid import cell_of, declares_cell
+from tinkergym.tasks.grid import cell_of, declares_cell, tasks_of
 from tinkergym.testing.checks_subject import (
     SEEDS,
     AnyEnv,
@@ -23,6 +23,8 @@ _LONG = 40
 """A repeated observation of at least this many characters is not a coincidence."""
 _GOLD_SEEDS = range(20)
 _MOST_TURNS = 100
+_MOST_TASKS = 2000
+"""On which gold is tried."""
 
 
 def deltas(subject: Subject) -> None:
@@ -48,7 +50,7 @@ def gold(subject: Subject) -> None:
     """The gold action earns the most: no other policy that is tried earns more on average.
 
     In a single-turn environment this holds for every seed, and if metadata has `best_return`, gold earns
-    exactly that.
+    exactly that. If it draws from tasks, gold earns the same on every one of them.
     """
     env = subject.make()
     if not env.has_wrapper_attr("gold_action"):
@@ -78,6 +80,8 @@ def gold(subject: Subject) -> None:
                 + (f"; with seed {worse[0]} they earn more" if worse else ""),
                 hint="fix gold_action() or the scoring",
             )
+    if single:
+        _gold_on_every_task(env, best)
     if len(set(golden)) == 1 and all(
         _return(env, rival, seed) == golden[seed] for rival in rivals.values() for seed in _GOLD_SEEDS
     ):
@@ -86,6 +90,23 @@ def gold(subject: Subject) -> None:
             hint="nothing can be learned from a constant reward; check the scoring",
         )
     env.close()
+
+
+def _gold_on_every_task(env: AnyEnv, best: float | None) -> None:
+    """Refuse a task on which gold earns less than on others: its answer is written in another way, say."""
+    source = tasks_of(env)
+    if source is None:
+        return
+    earned = [_return(env, GoldPolicy(env), 0, task) for task in range(min(len(source), _MOST_TASKS))]
+    most = max(earned) if best is None else best
+    worse = [task for task, value in enumerate(earned) if value < most - 1e-9]
+    if worse:
+        task = worse[0]
+        raise CheckFailedError(
+            f"gold earns {earned[task]:g} on task {task} of {source.name}, but {most:g} on others; it earns "
+            f"less on {len(worse)} of {len(earned)} tasks. Task {task} is {quoted(source[task])}",
+            hint="fix these answers (a number where others are text?), gold_action() or the scoring",
+        )
 
 
 def grid_cell(subject: Subject) -> None:
@@ -174,8 +195,8 @@ def _first_observation(env: AnyEnv, seed: int, task_index: int) -> Any:
     return comparable(env.reset(seed=seed, options={"task_index": task_index})[0])
 
 
-def _return(env: AnyEnv, policy: TextPolicy, seed: int) -> float:
-    trajectory: Trajectory = play_episode(env, policy, seed=seed, most_turns=_MOST_TURNS)
+def _return(env: AnyEnv, policy: TextPolicy, seed: int, task: int | None = None) -> float:
+    trajectory: Trajectory = play_episode(env, policy, seed=seed, task_index=task, most_turns=_MOST_TURNS)
     if not trajectory.completed:
         why = reason_line(trajectory.stop_reason, trajectory.error)
         raise CheckFailedError(

@@ -69,6 +69,7 @@ TABLE = {
     "play": (LINES, ["noisy:Env", "--episodes", "2"], "messages"),
     "envs": (ONE, ["board"], "environments"),
     "new-env": (ONE, ["my-game"], "next"),
+    "data check": (ONE, ["run.json"], "columns"),
     "check": (ONE, ["noisy:Env", "--only", "json"], "checks"),
     "eval": (ONE, ["noisy:Env", "--tasks", "2"], "mean_return"),
     "compare": (ONE, ["a.jsonl", "b.jsonl"], "difference"),

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -317,3 +318,18 @@ def test_suggests_what_is_close_for_unknown_game():
     tg.register_game("test/Greedy-v0", Coins, opponents=("greedy",))
     with pytest.raises(UnknownEnvironmentError):
         tg.make_game("test/Gredy-v0")
+
+
+def test_plays_reinstalled_pack_as_it_is_now(install, tmp_path):
+    points = "again/Env-v0 = MODULE:Env"
+    module = install("tinkergym-again", points)
+    record = tmp_path / "tinkergym_again-1.2.dist-info" / "RECORD"
+    record.write_text("")
+    find_packs()
+    before = tg.make("again/Env-v0")
+    assert before.reset(seed=0)[0] == f"{module} 1"
+    install("tinkergym-again", points, GOOD.replace("level=1", "level=22").format(module=module))
+    assert tg.make("again/Env-v0").reset(seed=0)[0] == f"{module} 1"  # not all of it is written yet
+    os.utime(record, ns=(1, 1))
+    assert tg.make("again/Env-v0").reset(seed=0)[0] == f"{module} 22"
+    assert before.reset(seed=0)[0] == f"{module} 1"

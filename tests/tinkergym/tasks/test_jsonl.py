@@ -1,4 +1,5 @@
 import hashlib
+import os
 import pickle
 
 import numpy as np
@@ -125,3 +126,19 @@ def test_does_not_take_folder_for_a_file(tmp_path):
     with pytest.raises(InvalidRequestError) as caught:
         len(tasks)
     assert caught.value.field == "path"
+
+
+def test_takes_file_written_again_with_same_bytes_for_same_data(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"q": "a"}\n')
+    tasks = JsonlTasks(path)
+    assert tasks[0] == {"q": "a"}
+    path.unlink()
+    path.write_text('{"q": "a"}\n')
+    os.utime(path, (1e9, 1e9))
+    assert tasks[0] == {"q": "a"}
+    path.write_text('{"q": "other"}\n')
+    with pytest.raises(InvalidRequestError) as caught:
+        tasks[0]
+    assert (caught.value.field, caught.value.code) == ("path", "data_changed")
+    assert JsonlTasks(path)[0] == {"q": "other"}

@@ -1,0 +1,224 @@
+"""The data doctor: reads a dataset as training would, and reports what it holds and what is wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from tinkergym.agent.renderer import Renderer
+from tinkergym.datasets.column_counts import ColumnCounts
+from tinkergym.datasets.data_report import DataReport, Lengths, Sample, named_places
+from tinkergym.datasets.dataset_files import folder_of, opened
+from tinkergym.datasets.marked_tokens import Answers
+from tinkergym.datasets.prepare import Columns, readable, record_of, row_reader
+from tinkergym.datasets.rows import DataSource, Row, source_name
+from tinkergym.schema.data import DataKind, TokenSequence
+
+_MOST_SHOWN = 600
+"""Characters of a sample."""
+_MOST_FAULTS = 5
+_PREFERENCE = frozenset({"chosen", "rejected", "preferred_output", "non_preferred_output", "label"})
+_CONVERSATION = frozenset({"messages", "completion", "conversations", "text", "output"})
+
+
+def examine(
+    source: DataSource,
+    renderer: Renderer | None,
+    *,
+    kind: DataKind | None = None,
+    against: Mapping[str, DataSource] | None = None,
+    answers: Answers = "all",
+    ignore: Sequence[str] = (),
+    silent_groups: Mapping[int, float] | None = None,
+) -> DataReport:
+    """Read all of a dataset and report what it holds.
+
+    Args:
+        source: A file or folder, a list of rows, or a task source.
+        renderer: The renderer of the model; None to look only at the rows.
+        kind: Conversations or comparisons; None finds out by the columns, or takes the rows as tasks.
+        against: Other datasets by name, such as the test split, for rows that are in both.
+        answers: Which answers of a conversation are trained on.
+        ignore: Columns to skip.
+        silent_groups: By group size, the share of groups to expect that teach nothing.
+
+    Raises:
+        InvalidRequestError: There is no such file.
+    """
+    container, given = opened(source, field="data")
+    counts, seen = ColumnCounts(), list[Row]()
+    for row in given:
+        seen.append(row)
+        if not row.fault:
+            counts.add(row.where, row.value)
+    found = kind or _kind_of(counts.types)
+    rendered = _Rendered(renderer)
+    faults = [f"{row.where}: {row.fault}" for row in seen if row.fault]
+    layouts: Counter[str] = Counter()
+    if found is not None:
+        read = row_reader(found, renderer, answers) if renderer is not None else None
+        rows = readable(seen, found, columns=Columns(ignore), folder=folder_of(source))
+        faults = list(rendered.faults_of(rows, read, layouts))
+    shared = {
+        name: sum(one in counts.contents for one in _contents(other))
+        for name, other in (against or {}).items()
+    }
+    never_equal = counts.never_equal if found is None else {}
+    return DataReport(
+        name=source_name(source),
+        container=container,
+        kind=found or "tasks",
+        rows=len(seen),
+        layouts=dict(layouts),
+        columns=counts.columns,
+        faults=tuple(faults),
+        equal_rows=len(counts.equal),
+        shared_rows=shared,
+        never_equal={name: len(places) for name, places in never_equal.items()},
+        lengths=rendered.lengths,
+        trained_tokens=rendered.trained,
+        without_beginning=len(rendered.without_beginning),
+        doubled_beginning=len(rendered.doubled_beginning),
+        without_end=len(rendered.without_end),
+        samples=tuple(rendered.samples.values()),
+        silent_groups=silent_groups or {},
+        problems=(*_problems(counts, faults, shared, never_equal), *rendered.problems),
+    )
+
+
+def _kind_of(columns: Mapping[str, Any]) -> DataKind | None:
+    if columns.keys() & _PREFERENCE and not columns.keys() & {"answer", "question"}:
+        return "preference"
+    return "sft" if columns.keys() & _CONVERSATION else None
+
+
+def _contents(source: DataSource) -> Iterator[str]:
+    other = ColumnCounts()
+    for row in opened(source, field="against")[1]:
+        if not row.fault:
+            other.add(row.where, row.value)
+    yield from other.contents
+
+
+def _problems(
+    counts: ColumnCounts,
+    faults: Sequence[str],
+    shared: Mapping[str, int],
+    never_equal: Mapping[str, list[str]],
+) -> Iterator[str]:
+    if faults:
+        more = f"; and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else ""
+        yield f"{len(faults)} rows cannot be used: {'; '.join(faults[:_MOST_FAULTS])}{more}"
+    if counts.equal:
+        places = [f"{where} repeats {first}" for where, first in counts.equal]
+        yield f"{len(counts.equal)} rows repeat another: {named_places(places)}"
+    for name, number in shared.items():
+        if number:
+            yield f"{number} rows are also in {name}"
+    for name, places in never_equal.items():
+        where = named_places(places)
+        yield f"{name} is a number in {where}, which no answer equals, as answers are text: write it as text"
+    for name, kinds in counts.types.items():
+        if kinds["null"] and kinds.total() > kinds["null"]:
+            yield f"{name} is null in {kinds['null']} rows"
+
+
+@dataclass
+class _Rendered:
+    """Collects what the rows are as tokens."""
+
+    renderer: Renderer | None
+    sizes: list[int] = field(default_factory=list)
+    trained: int = 0
+    over: list[str] = field(default_factory=list)
+    without_beginning: list[str] = field(default_factory=list)
+    doubled_beginning: list[str] = field(default_factory=list)
+    without_end: list[str] = field(default_factory=list)
+    samples: dict[str, Sample] = field(default_factory=dict)
+
+    def faults_of(self, rows: Iterable[Row], read: Any, layouts: Counter[str]) -> Iterator[str]:
+        """Yield what is wrong with each row; collect the others."""
+        for row in rows:
+            if row.fault or read is None:
+                if row.fault:
+                    yield f"{row.where}: {row.fault}"
+                else:
+                    layouts[row.layout] += 1
+                continue
+            one = record_of(row, read)
+            if one.fault and not one.longest:
+                yield f"{row.where}: {one.fault}"
+                continue
+            layouts[row.layout] += 1
+            self._add(row, one.sequences, one.longest)
+
+    def _add(self, row: Row, sequences: Sequence[TokenSequence], longest: int) -> None:
+        assert self.renderer is not None
+        self.sizes += [len(sequence.token_ids) for sequence in sequences] or [longest]
+        if longest > self.renderer.context_length:
+            self.over.append(row.where)
+        begin = _beginning(self.renderer)
+        for sequence in sequences:
+            self.trained += sequence.trained_tokens
+            first, second = sequence.token_ids[:2]
+            if begin is not None and first != begin:
+                self.without_beginning.append(row.where)
+            if begin is not None and first == second == begin:
+                self.doubled_beginning.append(row.where)
+            ends = [sequence.token_ids[stop - 1] for _, stop in sequence.trained]
+            if row.layout != "text" and any(end not in self.renderer.stop_ids for end in ends):
+                self.without_end.append(row.where)
+        if sequences and row.layout not in self.samples:
+            text = marked(self.renderer, sequences[0])
+            self.samples[row.layout] = Sample(row.layout, row.where, text)
+
+    @property
+    def lengths(self) -> Lengths | None:
+        """The lengths of all sequences; None if there are none."""
+        if not self.sizes or self.renderer is None:
+            return None
+        ordered = sorted(self.sizes)
+        p95 = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+        context = self.renderer.context_length
+        return Lengths(
+            ordered[0],
+            int(median(ordered)),
+            p95,
+            ordered[-1],
+            context,
+            sum(size > context for size in ordered),
+        )
+
+    @property
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the tokens."""
+        told = {
+            "is longer than the model's context": self.over,
+            "lacks the token that begins the model's texts": self.without_beginning,
+            "begins with that token twice": self.doubled_beginning,
+            "has an answer without a token that ends it": self.without_end,
+        }
+        yield from (f"{named_places(places)} {what}" for what, places in told.items() if places)
+
+
+def _beginning(renderer: Renderer) -> int | None:
+    """Return the token that begins the model's texts; None if there is none."""
+    one, other = (renderer.document(text)[:1] for text in ("a", "7"))
+    return one[0] if one and one == other else None
+
+
+def marked(renderer: Renderer, sequence: TokenSequence) -> str:
+    """Return a sequence as text, with what is trained on between `⟦` and `⟧`."""
+    parts, place = [], 0
+    for start, stop in sequence.trained:
+        parts += [renderer.decode(sequence.token_ids[place:start]), "⟦"]
+        parts += [renderer.decode(sequence.token_ids[start:stop]), "⟧"]
+        place = stop
+    text = "".join([*parts, renderer.decode(sequence.token_ids[place:])])
+    if len(text) <= _MOST_SHOWN:
+        return text
+    half = _MOST_SHOWN // 2
+    return f"{text[:half]} ... {text[-half:]}"
