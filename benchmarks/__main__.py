@@ -20,6 +20,7 @@ NAMES = (
     "loop",
     "cold_start",
     "templates",
+    "data_containers",
     "coverage",
     "gateway_load",
     "recovery",

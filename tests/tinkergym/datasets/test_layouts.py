@@ -57,13 +57,13 @@ def renderer():
     return Renderer.from_bundle(byte_bundle(chat_template=CALLING))
 
 
-def vision_renderer():
+def vision_renderer(template=CALLING):
     """Return a renderer whose template writes a tilde for each image."""
     parts = (
         "{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"
         "{{ '~' if part.type == 'image' else part.text }}{% endfor %}{% endif %}"
     )
-    bundle = byte_bundle(chat_template=CALLING.replace("{{ m.content }}", parts))
+    bundle = byte_bundle(chat_template=template.replace("{{ m.content }}", parts))
     placeholder = Tokenizer.from_str(bundle.tokenizer_json).token_to_id("~")
     rules = ImageRules(placeholder=placeholder, tokens=4)
     return Renderer.from_bundle(bundle.model_copy(update={"images": rules}))
