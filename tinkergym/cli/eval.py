@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -56,7 +56,9 @@ _PolicyName = Annotated[
 _Tasks = Annotated[
     int | None,
     typer.Option(
-        help="Number of tasks: consecutive seeds. (default: 32; by index, at most all tasks)", min=1
+        help="Number of tasks: consecutive seeds. (default: 32; by index, at most all tasks, and all of a "
+        "split that is named)",
+        min=1,
     ),
 ]
 _PassAtK = Annotated[
@@ -69,9 +71,11 @@ _Success = Annotated[
     float, typer.Option(help="The lowest return that counts as a success, for pass@k and pass^k.")
 ]
 _ByIndex = Annotated[
-    bool,
+    bool | None,
     typer.Option(
-        "--by-index", help="Take tasks 0, 1, 2, ... of the dataset instead of drawing them by seed."
+        "--by-index/--by-seed",
+        help="Take tasks 0, 1, 2, ... of the dataset, or draw them by seed. (default: by index, if there is "
+        "one)",
     ),
 ]
 _MostTurns = Annotated[
@@ -129,7 +133,7 @@ def evaluate(
     k: _PassAtK = "1",
     success: _Success = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the first task.", min=0, max=LARGEST_SEED)] = 0,
-    by_index: _ByIndex = False,
+    by_index: _ByIndex = None,
     decoding: dict[str, Any],
     most_turns: _MostTurns = 200,
     out_file: _OutFile = None,
@@ -168,7 +172,12 @@ def evaluate(
 
     ks = _numbers(k, at_most=samples)
     described = describe_for_one(find_environment(env), parse_settings(env_setting or []))
-    tasks = _tasks_by_index(_known(described, env), tasks) if by_index else tasks or USUAL_TASKS
+    chosen = bool(by_index)
+    if by_index is None:
+        by_index = described.make is not None and _has_tasks(described)
+    if by_index:
+        tasks = _tasks_by_index(_known(described, env), tasks, chosen=chosen)
+    tasks = tasks or USUAL_TASKS
     with ExitStack() as stack:
         # An environment that is not known here is played by the service, if the policy belongs to it.
         if policy in POLICIES:
@@ -259,7 +268,18 @@ def _known(described: Environment, env: str) -> Environment:
     return described
 
 
-def _tasks_by_index(environment: Environment, wanted: int | None) -> int:
+def _has_tasks(environment: Environment) -> bool:
+    """Whether an environment draws from one dataset; one whose server is full is not asked."""
+    assert environment.make is not None
+    try:
+        with closing(made(environment.make, environment.ref)) as env:
+            return tasks_of(env) is not None
+    except ServiceUnavailableError:
+        return False
+
+
+def _tasks_by_index(environment: Environment, wanted: int | None, *, chosen: bool) -> int:
+    """Return how many tasks to play; more than there are is an error if it was `chosen` to play by index."""
     assert environment.make is not None
     usual = USUAL_TASKS if wanted is None else wanted
     try:
@@ -277,7 +297,9 @@ def _tasks_by_index(environment: Environment, wanted: int | None) -> int:
         there = usual if source is None else len(source)
     finally:
         env.close()
-    if wanted is not None and wanted > there:
+    if wanted is None and "split" in environment.ref.kwargs:
+        return there
+    if wanted is not None and wanted > there and chosen:
         raise InvalidRequestError(
             f"{environment.ref.id} has {there} tasks, not {wanted}",
             hint=f"use --tasks {there} or less with --by-index",

@@ -22,27 +22,29 @@ from tinkergym.agent.sampler import Sampler
 from tinkergym.display.episode_progress import episodes_shown
 from tinkergym.display.html import card, histogram
 from tinkergym.display.pandas_tables import frame, with_metrics
-from tinkergym.errors import InvalidRequestError, ServiceUnavailableError, TinkerGymError
+from tinkergym.errors import InvalidRequestError, TinkerGymError
+from tinkergym.evaluation.chosen_tasks import Looked, look_at
 from tinkergym.evaluation.statistics import (
+    clustered_interval,
     finite_ends,
     game_bounds,
     interval_text,
-    mean_interval,
     share_interval,
 )
 from tinkergym.registration.arguments import built
 from tinkergym.registration.environments import make_environment
-from tinkergym.rollout.executors import made
 from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.local_environment import describe_for_one
 from tinkergym.rollout.play_list import play
 from tinkergym.rollout.table_tools import with_seat_tools
 from tinkergym.schema.decoding import Decoding, DecodingOptions
+from tinkergym.schema.evaluate_every import tasks_played
 from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationLine
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.trajectory.trajectory import Trajectory
 
+_USUAL_EPISODES = 200
 _SAMPLING = 2
 """Last word of the entropy for evaluation's sampling seeds; different in training."""
 
@@ -76,6 +78,10 @@ class Evaluation:
     trajectories: tuple[Trajectory, ...]
     is_game: bool = False
     """Whether it is known to be a game against an opponent, so that a return of 0 is a draw."""
+    tasks: int | None = None
+    """How many tasks there are to play; None in an environment without tasks, or if that is not known."""
+    overlap: float | None = None
+    """The share of them that the policy is also trained on, by content; None if that is not known."""
 
     @property
     def completed(self) -> list[Trajectory]:
@@ -97,10 +103,16 @@ class Evaluation:
     def interval(self) -> tuple[float, float]:
         """The 95 % confidence interval of the mean return; infinite if it is unknown.
 
-        See `tinkergym.evaluation.statistics.clustered_interval`.
+        Episodes of one task are taken together; see `tinkergym.evaluation.statistics.clustered_interval`.
         """
-        returns = [trajectory.episode_return for trajectory in self.completed]
-        return mean_interval(returns, bounds=game_bounds(returns) if self.is_game else None)
+        clusters: dict[object, list[float]] = {}
+        for number, one in enumerate(self.completed):
+            key = ("drawn", number) if one.task_index is None else one.task_index
+            clusters.setdefault(key, []).append(one.episode_return)
+        returns = [value for some in clusters.values() for value in some]
+        return clustered_interval(
+            list(clusters.values()), bounds=game_bounds(returns) if self.is_game else None
+        )
 
     @property
     def low(self) -> float:
@@ -178,6 +190,8 @@ class Evaluation:
             "win_rate_interval_95": list(self.win_rate_interval),
             "stop_reasons": self.stop_reasons,
             "metrics": self.metrics,
+            "tasks": self.tasks,
+            "overlap": self.overlap,
         }
 
     def to_pandas(self) -> Any:
@@ -215,6 +229,8 @@ class Evaluation:
                 rows["wins, draws, losses"] = f"{self.wins}, {self.draws}, {self.losses}"
         if self.failed:
             rows["failed"] = len(self.failed)
+        if self.overlap is not None:
+            rows["tasks that are trained on"] = f"{self.overlap:.0%} of {self.tasks}"
         rows["ended by"] = ", ".join(f"{name} {count}" for name, count in self.stop_reasons.items())
         rows |= {name: f"{value:.4g}" for name, value in self.metrics.items()}
         picture = histogram([one.episode_return for one in self.completed], "returns")
@@ -231,15 +247,18 @@ class Evaluation:
             if self.has_draws
             else f"above 0 in {self.wins}"
         )
-        return f"return {self.mean:.2f} {interval}, {ended} of {len(self.trajectories)}{failed}"
+        trained = f", {self.overlap:.0%} of its tasks are trained on" if self.overlap else ""
+        return f"return {self.mean:.2f} {interval}, {ended} of {len(self.trajectories)}{failed}{trained}"
 
 
 def evaluate(
     policy: EvaluablePolicy,
     environment: EnvironmentSource,
     *,
-    episodes: int = 200,
+    episodes: int | None = None,
+    samples: int = 1,
     seed: int = 0,
+    split: str | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     max_concurrent: int = 64,
     on_episode: Callable[[Trajectory], None] | None = None,
@@ -252,8 +271,11 @@ def evaluate(
         policy: The policy.
         environment: A registered id, an environment class, or a function that makes one. An id that is not
             known here is played by the policy's service.
-        episodes: How many.
+        episodes: How many. In an environment with tasks, that many different tasks. None plays every task of
+            a split once, or of an environment with at most 200 tasks, and 200 episodes otherwise.
+        samples: Episodes of each task, if every task is played.
         seed: The episodes have the seeds `seed`, `seed + 1`, ...
+        split: Short for `env_kwargs={"split": ...}`.
         env_kwargs: Arguments of the environment.
         max_concurrent: Episodes played at once.
         on_episode: Called with each as it ends.
@@ -267,22 +289,38 @@ def evaluate(
         InvalidEnvironmentError: It cannot be created.
         TinkerGymError: No episode could be completed. The message has the first error.
     """
-    if episodes < 1:
-        raise InvalidRequestError("there must be at least one episode", field="episodes")
-    reference, make_env = resolved(environment, dict(env_kwargs or {}))
+    for field, value in (("episodes", episodes), ("samples", samples)):
+        if value is not None and value < 1:
+            raise InvalidRequestError("there must be at least one episode", field=field)
+    kwargs = dict(env_kwargs or {}) | ({} if split is None else {"split": split})
+    reference, make_env = resolved(environment, kwargs)
     options: DecodingOptions = {"temperature": 0.0, **decoding}
     chosen = policy.decoding.with_options(**options)
-    is_game = make_env is not None and make_once(make_env, reference)
+    trained_in = getattr(policy, "trained_in", ())
+    looked = Looked() if make_env is None else look_at(make_env, reference, trained_in, environment)
+    is_game, known = looked.is_game, looked.overlap
+    if samples > 1 and known is None:
+        raise InvalidRequestError("the environment has no tasks", hint="set episodes", field="samples")
+    tasks = tasks_played(
+        known.tasks if known else 0,
+        episodes=episodes,
+        samples=samples,
+        names_split="split" in kwargs,
+        usual=_USUAL_EPISODES,
+        seed=seed,
+    )
     run = f"evaluate-{uuid.uuid4().hex[:12]}"
     episodes_wanted = {
-        f"{run}-{number}": PolicyEpisode(seed=number, sampling_seed=sampling_seed(number, _SAMPLING))
-        for number in range(seed, seed + episodes)
+        f"{run}-{number}": PolicyEpisode(
+            seed=number, sampling_seed=sampling_seed(number, _SAMPLING), task_index=task
+        )
+        for number, task in enumerate(tasks, start=seed)
     }
     ended: dict[str, Trajectory] = {}
     if on_episode is not None and progress is None:
         progress = False
     lines = played(policy, reference, make_env, episodes_wanted, chosen, max_concurrent=max_concurrent)
-    with episodes_shown(episodes, progress=progress) as one_more:
+    with episodes_shown(len(tasks), progress=progress) as one_more:
         for line in lines:
             assert line.trajectory is not None
             ended[line.episode_id] = line.trajectory
@@ -291,12 +329,15 @@ def evaluate(
             if on_episode is not None:
                 on_episode(line.trajectory)
     evaluation = Evaluation(
-        trajectories=tuple(ended[episode_id] for episode_id in episodes_wanted), is_game=is_game
+        trajectories=tuple(ended[episode_id] for episode_id in episodes_wanted),
+        is_game=is_game,
+        tasks=known.tasks if known else None,
+        overlap=None if known is None or known.trained_on is None else known.trained_on / known.tasks,
     )
     if not evaluation.completed:
         first = evaluation.failed[0]
         raise TinkerGymError(
-            f"all {episodes} episodes failed; the first: {first.stop_reason.value}: {first.error}",
+            f"all {len(tasks)} episodes failed; the first: {first.stop_reason.value}: {first.error}",
             hint="fix what the error names and evaluate again",
         )
     return evaluation
@@ -399,25 +440,8 @@ def sampling_seed(*entropy: int) -> int:
 
 
 def make_once(make_env: MakeEnv, reference: EnvironmentRef) -> bool:
-    """Create the environment once before the episodes: if this fails, none of them can be played.
-
-    Returns:
-        Whether it is a game against an opponent.
-
-    Raises:
-        UnknownEnvironmentError: The id is not registered in this process.
-        InvalidEnvironmentError: Its constructor fails.
-    """
-    try:
-        env = made(make_env, reference)
-    except ServiceUnavailableError:
-        return False  # Its server is full at the moment; episodes wait for a place.
-    try:
-        # What `AgainstOpponent` plays; unknown behind a server.
-        game = getattr(env.unwrapped, "aec_env", None)
-        return len(getattr(game, "possible_agents", ())) > 1
-    finally:
-        env.close()
+    """Create the environment once, and return whether it is a game against an opponent; see `look_at`."""
+    return look_at(make_env, reference).is_game
 
 
 def resolved(environment: EnvironmentSource, kwargs: dict[str, Any]) -> tuple[EnvironmentRef, MakeEnv | None]:

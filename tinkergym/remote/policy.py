@@ -77,6 +77,7 @@ class Policy:
         template_variables: Mapping[str, Any] | None = None,
         template_date: str = "",
         tools: SeatTools | None = None,
+        trained_in: Sequence[EnvironmentRef] = (),
     ) -> None:
         """Wrap a policy. Users get one from `Job.policy` or `Client.policy`.
 
@@ -96,7 +97,10 @@ class Policy:
                 environments and tasks.
             template_date: The date that the chat template writes.
             tools: Tools that it calls before it answers; see `act`.
+            trained_in: The environments in which its job trained it.
         """
+        self.trained_in = tuple(trained_in)
+        """The environments in which its job trained it; evaluations name the tasks they share with these."""
         self._api = api
         self.name, self.model, self.version = name, model, version
         self.decoding = decoding or Decoding()
@@ -142,6 +146,7 @@ class Policy:
                 "reasoning": own.reasoning,
                 "environment_prompt": own.environment_prompt,
                 "tools": own.tools_of(trained),
+                "trained_in": tuple(own.own_environments.values()),
             }
         return cls(
             api,
@@ -196,6 +201,7 @@ class Policy:
             template_variables=self.template_variables,
             template_date=self.template_date,
             tools=self.tools,
+            trained_in=self.trained_in,
         )
 
     @property
@@ -318,8 +324,10 @@ class Policy:
         self,
         env: EnvironmentSource,
         *,
-        episodes: int = 200,
+        episodes: int | None = None,
+        samples: int = 1,
         seed: int = 0,
+        split: str | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
         progress: bool | None = None,
         **decoding: Unpack[DecodingOptions],
@@ -329,8 +337,10 @@ class Policy:
         Args:
             env: A registered id, an environment class, or a function that makes one. An id that is not known
                 here is played by the service.
-            episodes: How many.
+            episodes: How many; None plays every task of a split once, see `tinkergym.evaluate`.
+            samples: Episodes of each task, if every task is played.
             seed: The episodes have the seeds `seed`, `seed + 1`, ...
+            split: Short for `env_kwargs={"split": ...}`.
             env_kwargs: Arguments of the environment.
             progress: Show on stderr how many episodes have ended; None does so only on a terminal.
             **decoding: As for `tinkergym.evaluate`: temperature, which is 0 if left out, top_p, top_k,
@@ -340,7 +350,15 @@ class Policy:
             TinkerGymError: As for `tinkergym.evaluate`.
         """
         return evaluate(
-            self, env, episodes=episodes, seed=seed, env_kwargs=env_kwargs, progress=progress, **decoding
+            self,
+            env,
+            episodes=episodes,
+            samples=samples,
+            seed=seed,
+            split=split,
+            env_kwargs=env_kwargs,
+            progress=progress,
+            **decoding,
         )
 
     def _hear(

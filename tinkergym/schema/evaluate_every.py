@@ -27,6 +27,30 @@ MOST_EVALUATIONS = 16
 """The most evaluations of one job."""
 
 
+def tasks_played(
+    tasks: int, *, episodes: int | None, samples: int, names_split: bool, usual: int, seed: int
+) -> list[int | None]:
+    """Return the task of each episode of an evaluation, in order; None is drawn by the episode's seed.
+
+    Args:
+        tasks: How many the environment has; 0 for one without.
+        episodes: How many to play, without replacement; None plays all tasks, or `usual` many.
+        samples: Episodes of each task, if all are played.
+        names_split: Whether a split is named, whose tasks are all played by default.
+        usual: Up to how many tasks all are played in any case.
+        seed: Draws the tasks if not all are played.
+    """
+    if not tasks:
+        return [None] * (episodes or usual)
+    if episodes is None and (names_split or tasks <= usual or samples > 1):
+        return [task for task in range(tasks) for _ in range(samples)]
+    wanted = episodes or usual
+    order: Sequence[int] = range(tasks)
+    if wanted % tasks:
+        order = [int(task) for task in np.random.default_rng(seed).permutation(tasks)]
+    return [order[number % tasks] for number in range(wanted)]
+
+
 class EvaluateEvery(Choice):
     """Play held-out episodes with the version of every n-th step.
 
@@ -137,15 +161,14 @@ class EvaluateEvery(Choice):
         Args:
             tasks: How many the environment has; 0 for one without.
         """
-        if not tasks:
-            return [None] * (self.episodes or USUAL_EPISODES)
-        if self.plays_all(tasks):
-            return [task for task in range(tasks) for _ in range(self.samples)]
-        wanted = self.episodes or USUAL_EPISODES
-        order: Sequence[int] = range(tasks)
-        if wanted % tasks:
-            order = [int(task) for task in np.random.default_rng(self.seed).permutation(tasks)]
-        return [order[number % tasks] for number in range(wanted)]
+        return tasks_played(
+            tasks,
+            episodes=self.episodes,
+            samples=self.samples,
+            names_split=self.names_split,
+            usual=USUAL_EPISODES,
+            seed=self.seed,
+        )
 
     def plays_all(self, tasks: int) -> bool:
         """Whether every one of so many tasks is played equally often, by default."""

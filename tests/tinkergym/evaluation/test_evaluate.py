@@ -5,7 +5,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, TinkerGymError
 from tinkergym.evaluation.evaluate import Evaluation
 from tinkergym.schema.decoding import Decoding
-from tinkergym.schema.jobs.parts import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.testing import ScriptedSampler, byte_bundle
 from tinkergym.testing.made_up_episodes import one_turn_episode
 
@@ -164,3 +164,36 @@ def test_tells_of_progress():
 def test_rejects_impossible_requests(environment, episodes):
     with pytest.raises(InvalidRequestError):
         tg.evaluate(Scripted(lambda prompt: ""), environment, episodes=episodes)
+
+
+class Rows(tg.SingleTurnEnv):
+    """Draws from 40 rows, of which 10 are trained on."""
+
+    def __init__(self, split="test"):
+        super().__init__()
+        rows = [{"q": str(number)} for number in range(40)]
+        self.tasks = tg.tasks.SequenceTasks({"train": rows[30:], "test": rows}, split=split)
+
+    def ask(self, options):
+        _, task = self.tasks.choose(self.np_random, options)
+        return task["q"]
+
+    def score(self, answer):
+        return 1.0
+
+
+def test_plays_every_row_of_split_once_by_default():
+    policy = Scripted(lambda prompt: "0")
+    policy.trained_in = [EnvironmentRef(id="local/Rows", kwargs={"split": "train"})]
+    for settings, rows in (
+        ({"split": "test"}, list(range(40))),
+        ({"samples": 2}, [row for row in range(40) for _ in "ab"]),
+    ):
+        evaluation = tg.evaluate(policy, Rows, **settings)
+        assert [one.task_index for one in evaluation.trajectories] == rows
+        assert (evaluation.tasks, evaluation.overlap) == (40, 0.25)
+    some = [one.task_index for one in tg.evaluate(policy, Rows, episodes=8).trajectories]
+    assert len(set(some)) == 8
+    with pytest.raises(InvalidRequestError) as caught:
+        tg.evaluate(policy, Parity, samples=2)
+    assert caught.value.field == "samples"
