@@ -250,6 +250,13 @@ def stop_reason_of(error: BaseException) -> StopReason:
     return StopReason.INVALID_REWARD if unknown else StopReason.ENVIRONMENT_ERROR
 
 
+_WAYS_OUT = {
+    "signal only works in main thread": "(environments run in threads here; with executor='process' each has "
+    "a main thread of its own)",
+}
+"""What to do about errors that come from where an environment runs, by their words."""
+
+
 class ForwardedError(Exception):
     """An error of an environment in another process. Its traceback is shown instead of ours."""
 
@@ -264,7 +271,8 @@ def traceback_of(error: BaseException) -> str:
         return error.text
     # The first frame is ours, which does not help the author of an environment.
     frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
-    return cut("".join(traceback.format_exception(type(error), error, frames)))
+    text = "".join(traceback.format_exception(type(error), error, frames))
+    return cut(text + next((hint for words, hint in _WAYS_OUT.items() if words in text), ""))
 
 
 def cut(text: str) -> str:
