@@ -1,4 +1,4 @@
-"""The page of public reports names tests that exist, and every test of this folder."""
+"""The page of public reports names tests that exist."""
 
 import ast
 import re
@@ -16,8 +16,3 @@ def test_names_tests_that_exist():
         assert not name or name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, (
             name
         )
-
-
-def test_names_every_file_of_reports():
-    files = {path.name for path in Path(__file__).parent.glob("test_*.py")} - {Path(__file__).name}
-    assert {name for name in files if f"tests/public_reports/{name}" in PAGE} == files
