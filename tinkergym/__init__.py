@@ -18,7 +18,7 @@ from tinkergym.registration import packs
 from tinkergym.schema.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from tinkergym import algorithms, datasets, errors, losses, opponents, spaces, tasks, wrappers
+    from tinkergym import algorithms, errors, losses, opponents, spaces, tasks, wrappers
     from tinkergym.algorithms import GRPO
     from tinkergym.core import SingleTurnEnv, TextEnv
     from tinkergym.errors import TinkerGymError
@@ -54,7 +54,6 @@ __all__ = [
     "TinkerGymError",
     "Train",
     "algorithms",
-    "datasets",
     "errors",
     "evaluate",
     "losses",

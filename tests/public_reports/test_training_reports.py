@@ -39,8 +39,8 @@ class Graded(tg.SingleTurnEnv):
     def score(self, answer):
         if self.given is not None:
             return self.given[0]
-        signal.alarm(5)
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        signal.alarm(5)
         signal.alarm(0)
         return 1.0
 

@@ -20,6 +20,7 @@ _SPEAKERS = {
     "system": "system",
     "tool": "tool",
     "observation": "tool",
+    "function_call": "assistant",
 }
 """ShareGPT's roles, by the value of `from`."""
 
@@ -93,7 +94,18 @@ def of_speaker(one: Any, where: str) -> dict[str, Any]:
         known = ", ".join(_SPEAKERS)
         raise RowFaultError(f"{where}.from: must be one of {known}, not {quoted(one['from'], 60)!a}")
     others = {key: value for key, value in one.items() if key not in ("from", "value")}
+    if one["from"] == "function_call":
+        return {"role": "assistant", "content": "", "tool_calls": _calls(one["value"], where), **others}
     return {"role": _SPEAKERS[one["from"]], "content": one["value"], **others}
+
+
+def _calls(value: Any, where: str) -> list[dict[str, Any]]:
+    """Return the calls that a turn of ShareGPT holds as JSON."""
+    try:
+        found = json.loads(value, parse_constant=no_constant) if isinstance(value, str) else value
+    except (ValueError, RecursionError) as error:
+        raise RowFaultError(f"{where}.value: not valid JSON: {error}") from None
+    return [{"type": "function", "function": one} for one in (found if isinstance(found, list) else [found])]
 
 
 def is_marked_text(value: Any) -> bool:
