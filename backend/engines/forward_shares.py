@@ -17,7 +17,11 @@ _READ_TOKENS = 128
 
 
 def cost(tokens: int, cached: int) -> int:
-    """Return the cost of computing `tokens` after `cached` ones."""
+    """Return the cost of computing `tokens` after `cached` ones.
+
+    Shares are counted in it, not in tokens: attention over a long past takes as long as more tokens, and a
+    tenant with long conversations must not get more of the processor than one with short ones.
+    """
     return tokens + cached // _READ_TOKENS
 
 

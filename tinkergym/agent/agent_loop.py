@@ -394,10 +394,9 @@ class AgentLoop:
         self._request_id = self._plan.request_id(turn)
         self._state = AgentState.GENERATING
         decoding = self._plan.decoding
-        if self._request is None:
-            self._request = self._every_request()
+        before = self._request or self._plan.first_request(self._renderer.stop_ids)
         # A copy, because building a record of many fields takes four times as long; checked where it is read.
-        self._request = self._request.model_copy(
+        self._request = before.model_copy(
             update={
                 "request_id": self._request_id,
                 "prompt_ids": prompt_ids,
@@ -407,24 +406,6 @@ class AgentLoop:
             }
         )
         return self._request
-
-    def _every_request(self) -> SampleRequest:
-        """Return what all requests of the episode share; what differs is empty."""
-        decoding = self._plan.decoding
-        return SampleRequest.model_construct(
-            request_id="",
-            prompt_ids=[],
-            max_tokens=0,
-            policy=self._plan.policy,
-            policy_version=self._plan.policy_version,
-            temperature=decoding.temperature,
-            top_p=decoding.top_p,
-            top_k=decoding.top_k,
-            stop_ids=self._renderer.stop_ids,
-            session_id=self._plan.session_id,
-            structured=decoding.structured,
-            stop=decoding.stop,
-        )
 
     def _earned_early(self, reward: object) -> bool:
         """Record what the agent earned before its first turn; return whether the reward is valid."""

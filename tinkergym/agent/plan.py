@@ -10,6 +10,7 @@ from tinkergym.schema.decoding import AS_THE_MODEL, Decoding
 from tinkergym.schema.episodes import EpisodeRequest, TablePlayer
 from tinkergym.schema.ids import SeatRef
 from tinkergym.schema.jobs.parts import EnvironmentRef, ExecutorName, Limits, Reasoning
+from tinkergym.schema.sampling import SampleRequest
 from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
@@ -93,6 +94,24 @@ class EpisodePlan:
         """Return the id of a turn's sampling request. It differs between attempts."""
         attempt = f"again{self.attempt}/" if self.attempt else ""
         return f"{self.session_id}/{attempt}{turn}"
+
+    def first_request(self, stop_ids: list[int]) -> SampleRequest:
+        """Return what all sampling requests of the seat share; what differs is empty."""
+        decoding = self.decoding
+        return SampleRequest.model_construct(
+            request_id="",
+            prompt_ids=[],
+            max_tokens=0,
+            policy=self.policy,
+            policy_version=self.policy_version,
+            temperature=decoding.temperature,
+            top_p=decoding.top_p,
+            top_k=decoding.top_k,
+            stop_ids=stop_ids,
+            session_id=self.session_id,
+            structured=decoding.structured,
+            stop=decoding.stop,
+        )
 
     def again(self) -> Self:
         """Return the plan of the next attempt at this episode."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,6 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
             self._needs_legal("on_illegal")
         self.possible_agents = _agent_ids(game)
         self.agents: list[str] = []
-        self._seats = range(len(self.possible_agents))
         self._players = {agent: player for player, agent in enumerate(self.possible_agents)}
         self._observation_spaces = {name: spaces.Dict({"text": Text()}) for name in self.possible_agents}
         self._action_spaces = {name: Text() for name in self.possible_agents}
@@ -214,30 +213,27 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
     def _settle(self, player: int, outcome: Rewards | None) -> None:
         """Mark players whose game is over, and select who acts next."""
         game = self.game
-        eliminated = game.eliminated
         if self._forfeited and not (game.simultaneous and self._moves):
             outcome = game.forfeit(self._forfeited)
-        elif outcome is None and len(eliminated) == len(self.possible_agents):
+        elif outcome is None and len(game.eliminated) == len(self.possible_agents):
             outcome = [0.0] * len(self.possible_agents)
         game._is_over = outcome is not None
         if outcome is not None:
             self._finish(game.payoff(outcome, player))
-        elif eliminated:
-            for gone in eliminated - self._closings.keys():
+        else:
+            for gone in game.eliminated - self._closings.keys():
                 self._end(gone)
         self._player = self._after(player, over=outcome is not None)
         self.agent_selection = self.possible_agents[self._player]
         # PettingZoo's convention: an agent that is out is selected at once, to pass None.
-        if eliminated and outcome is None:
+        if game.eliminated and outcome is None:
             self._deads_step_first()
 
     def _after(self, player: int, *, over: bool) -> int:
         count, game = len(self.possible_agents), self.game
         # Also in order at the end, when every agent has its final turn.
         in_a_row = over or game.simultaneous
-        out: Collection[int] = game.eliminated
-        if out and over:
-            out = {gone for gone in out if self.possible_agents[gone] not in self.agents}
+        out = {gone for gone in game.eliminated if not over or self.possible_agents[gone] not in self.agents}
         for _ in range(count):
             player = (player + 1) % count if in_a_row else self._seat(game.next_player(player), "next_player")
             if player not in out:
@@ -249,7 +245,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         )
 
     def _seat(self, player: Any, method: str) -> int:
-        if player not in self._seats:
+        if player not in range(len(self.possible_agents)):
             raise InvalidEnvironmentError(
                 f"{type(self.game).__name__}.{method} returned {player!r}",
                 hint=f"return the number of a player, 0 to {len(self.possible_agents) - 1}",

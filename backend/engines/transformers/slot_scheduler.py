@@ -65,7 +65,8 @@ class _Work:
     slot: Slot
     tokens: int
     twins: list[RequestState] = field(default_factory=list)
-    """Requests at the same position of the same sequence, which copy the result."""
+    """Requests at the same position of the same sequence, as after a group's prompt. They have the same
+    logits and copy the result."""
 
     @property
     def states(self) -> list[RequestState]:

@@ -112,6 +112,8 @@ class Kernel:
         calls = _MEMORY_OF_NO_PROCESS[self._machine]
         load, equal, at_least, and_, end = 0x20, 0x15, 0x35, 0x54, 0x06
         refuse = len(calls) + 9  # The last instruction; a jump counts from the next one.
+        # The last numbers of `load` are places in the kernel's struct of a call: its number at 0, the
+        # architecture at 4, the address that it came from at 8, and six arguments of 8 bytes from 16 on.
         steps = [
             (load, 0, 0, 4),  # The architecture that the system call numbers belong to.
             (equal, 0, refuse - 2, _MACHINES[self._machine]),
