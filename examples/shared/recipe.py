@@ -19,6 +19,7 @@ from typing import Any, Protocol, Self
 
 from rich.console import Console
 
+from examples.shared.nested import merged
 from examples.shared.recipe_picture import Evaluated, Run, draw
 from tinkergym.display.progress import TrainingDisplay
 from tinkergym.errors import InvalidRequestError
@@ -26,7 +27,6 @@ from tinkergym.reporting.report import curve, reward_curves
 from tinkergym.schema.events import EvaluationEvent, Event, StepEvent
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
-from tinkergym.schema.nested import merged
 from tinkergym.tasks.sequence import SequenceTasks
 
 LAPTOP = "laptop"

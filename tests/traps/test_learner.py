@@ -90,8 +90,9 @@ def test_trains_no_token_that_was_not_sampled(learner, bench):
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gpt2", "window"])
-@pytest.mark.parametrize("aggregation", ["token", "sequence"])
+@pytest.mark.parametrize(
+    ("family", "aggregation"), [("qwen3", "token"), ("gpt2", "sequence"), ("window", "token")]
+)
 def test_computes_sequence_alike_alone_and_packed(model_dirs, bench, family, aggregation):
     """Fails when a shared prompt's gradient is the mean of its sequences' instead of their sum.
 
@@ -121,8 +122,9 @@ def test_turns_dropout_of_the_model_off_in_learner(model_dirs, bench, family):
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
 
 
-@pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
-@pytest.mark.parametrize("ranks", [2, 9])
+@pytest.mark.parametrize(
+    ("ranks", "aggregation"), [(2, "token"), (2, "sequence"), (2, "constant"), (9, "sequence")]
+)
 def test_divides_by_the_whole_batch_on_ranks(learner, bench, aggregation, ranks):
     """Fails when a rank divides by its own part of the batch; a rank may have nothing."""
     batch = bench.batch(5, sequences=7)

@@ -1,4 +1,4 @@
-from tinkergym.schema.nested import merged
+from examples.shared.nested import merged
 
 
 def test_lets_later_layers_win_by_section_unchanged():
