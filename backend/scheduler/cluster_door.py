@@ -12,13 +12,14 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from backend.config import ServiceConfig
 from backend.errors import ConfigError
+from backend.store.place import database_file
 from tinkergym.errors import TinkerGymError, from_wire
 
 _CONNECT_SECONDS = 3.0
@@ -129,10 +130,15 @@ def _look(config: ServiceConfig) -> None:
         raise ConfigError(
             f"the Ray cluster at {address} does not answer: {type(error).__name__}", field=_FIELD
         ) from error
-    _require_node_here([str(node.node_manager_address) for node in nodes.values()], address, config)
+    require_reachable([str(node.node_manager_address) for node in nodes.values()], address, config)
 
 
-def _require_node_here(addresses: list[str], cluster: str, config: ServiceConfig) -> None:
+def require_reachable(addresses: Sequence[str], cluster: str, config: ServiceConfig) -> None:
+    """Check that the service and workers on nodes with these addresses can reach each other.
+
+    Raises:
+        ConfigError: This machine is no node, or workers elsewhere could not reach something.
+    """
     here = [address for address in addresses if _is_here(address)]
     if not here:
         raise ConfigError(
@@ -146,6 +152,19 @@ def _require_node_here(addresses: list[str], cluster: str, config: ServiceConfig
             f"workers on {', '.join(sorted(set(beyond)))} would be reached without encryption",
             hint="set private_network=true if only the service's own machines can reach this network",
             field="private_network",
+        )
+    elsewhere = sorted({address for address in addresses if address not in here})
+    if elsewhere and database_file(config.store_url) is not None:
+        raise ConfigError(
+            f"workers on {', '.join(elsewhere)} cannot reach a SQLite file on this machine",
+            hint="set database_url=postgresql://...",
+            field="database_url",
+        )
+    if elsewhere and not config.blobs:
+        raise ConfigError(
+            f"workers on {', '.join(elsewhere)} cannot reach checkpoints in data_dir",
+            hint="set blobs=s3://bucket/prefix, or a folder that all nodes mount",
+            field="blobs",
         )
 
 

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import ray
@@ -22,9 +21,9 @@ from backend.errors import RankLostError
 from backend.scheduler import early_worker, ray_groups
 from backend.scheduler.actor_processes import EnvWorkerProcess, PoolProcess
 from backend.scheduler.child_environment import child_environment
-from backend.scheduler.ray_groups import ENV_WORKER_BUNDLE, POOL_BUNDLE, PoolGroups, one_of
-from backend.scheduler.ray_nodes import Nodes
-from backend.scheduler.unplaced import Unplaced, Wants, why_unplaced
+from backend.scheduler.ray_groups import ENV_WORKER_BUNDLE, POOL_BUNDLE
+from backend.scheduler.ray_placing import Placing, Wanted
+from backend.scheduler.unplaced import Unplaced, Wants
 from backend.scheduler.workers import (
     Change,
     EnvWorkerEnded,
@@ -42,10 +41,6 @@ _ASK_SECONDS = 0.5
 """How often pools with jobs are asked about their environment workers."""
 _ASK_IDLE_SECONDS = 5.0
 """How often the others are."""
-_PLACE_SECONDS = 1.0
-"""How often Ray is asked whether it has room for a pool by now."""
-_PLACED_SECONDS = 0.2
-"""How long a new pool's request is waited for, which takes milliseconds where there is room."""
 
 
 def stop_everything(*, seconds: float) -> None:
@@ -72,10 +67,7 @@ class RayWorkers:
         # Our own Ray's processes inherit them.
         variables = child_environment(everywhere=True) if config.ray.address else {}
         self._runtime_env: dict[str, Any] = {"env_vars": variables} if variables else {}
-        self._nodes = Nodes(variables) if config.ray.address else None
-        self._groups = PoolGroups()
-        self._unplaced: dict[str, _Unplaced] = {}
-        """Pools that Ray has no room for yet."""
+        self._placing = Placing(config, variables)
         self._pools: dict[str, Any] = {}
         self._addresses: dict[str, Any] = {}
         """A reference to each pool's URL and token, which resolves when it listens."""
@@ -109,52 +101,35 @@ class RayWorkers:
                 self._env_workers[tail] = (pool_id, actor)
                 self._watched[actor.wait.remote()] = ("env_worker", tail)
                 found.append(Running(kind="env_worker", pool_id=pool_id, worker_id=tail, model=""))
-        self._groups.adopt(self._pools)
-        return found
+        self._placing.adopt(self._pools)
+        for worker_id, (pool_id, actor) in list(self._env_workers.items()):
+            if pool_id not in self._pools:  # Its pool died while there was no scheduler.
+                del self._env_workers[worker_id]
+                _kill(actor)
+        return [process for process in found if process.pool_id in self._pools]
 
     def start_pool(self, pool_id: str, model: str, memory_bytes: int) -> None:
         """Start a pool that is expected to take this much memory; `PoolReady` or `PoolEnded` follows."""
-        self._unplaced[pool_id] = _Unplaced(model, Wants.of(self._config, memory_bytes))
-        self._place_pools()
+        self._placing.want(pool_id, model, memory_bytes)
+        self._start_pools()
 
     def waiting(self) -> dict[str, Unplaced]:
         """Return why pools that were asked for have no place on a machine yet, by pool."""
-        return {pool_id: pool.reason for pool_id, pool in self._unplaced.items() if pool.reason is not None}
+        return self._placing.waiting()
 
     def node_bytes(self) -> dict[str, int]:
         """Return the memory that a cluster's nodes have for pools, by node; empty on our own machine."""
-        found = {} if self._nodes is None else self._nodes.usable
-        return {node_id: node.memory_bytes for node_id, node in found.items()}
+        return self._placing.node_bytes()
 
     def node_of(self, pool_id: str) -> str:
         """Return the node on which a cluster placed a pool; empty on our own machine."""
-        return "" if self._nodes is None else self._groups.node_of(pool_id)
+        return self._placing.node_of(pool_id)
 
-    def _place_pools(self) -> None:
-        for pool_id, pool in list(self._unplaced.items()):
-            if time.monotonic() < pool.look_at:
-                continue
-            pool.look_at = time.monotonic() + _PLACE_SECONDS
-            nodes = None if self._nodes is None else frozenset(self._nodes.usable)
-            if pool.nodes != nodes or not pool.reserved:
-                # A node that joined, or has answered by now, may have room.
-                self._groups.remove(pool_id)
-                pool.nodes, pool.reserved = nodes, nodes is None or bool(nodes)
-                if pool.reserved:
-                    self._groups.reserve(pool_id, pool.wants.bundles(self._config), nodes)
-            if pool.reserved and self._groups.is_placed(pool_id, _PLACED_SECONDS):
-                del self._unplaced[pool_id]
-                self._start_placed(pool_id, pool)
-            else:
-                pool.reason = self._why_not_placed(pool_id, pool)
+    def _start_pools(self) -> None:
+        for pool_id, pool in self._placing.placed():
+            self._start_placed(pool_id, pool)
 
-    def _why_not_placed(self, pool_id: str, pool: _Unplaced) -> Unplaced:
-        found = {} if self._nodes is None else self._nodes.usable
-        refusals = "" if self._nodes is None else self._nodes.refusals()
-        state = self._groups.why_not_placed(pool_id) if pool.reserved else "no node"
-        return why_unplaced(state, pool.wants, list(found.values()), refusals)
-
-    def _start_placed(self, pool_id: str, pool: _Unplaced) -> None:
+    def _start_placed(self, pool_id: str, pool: Wanted) -> None:
         python = early_worker.python_in(self._early_worker)
         actor = (
             ray.remote(max_restarts=0, max_concurrency=16)(PoolProcess)
@@ -163,19 +138,16 @@ class RayWorkers:
                 lifetime="detached",
                 num_cpus=pool.wants.pool_cpus,
                 memory=pool.wants.pool_bytes,
-                scheduling_strategy=self._groups.place(pool_id, POOL_BUNDLE),
+                scheduling_strategy=self._placing.bundle(pool_id, POOL_BUNDLE),
                 runtime_env=self._runtime_env | ({"py_executable": python} if python else {}) or None,
             )
             .remote(self._config_json, pool_id, pool.model)
         )
         self._pools[pool_id] = actor
         self._watched[actor.start.remote()] = ("start", pool_id)
-        for worker_id in [
-            who
-            for who, (served, started) in self._env_workers.items()
-            if served == pool_id and started is None
-        ]:
-            self.start_env_worker(pool_id, worker_id)
+        for worker_id, known in list(self._env_workers.items()):
+            if known == (pool_id, None):
+                self.start_env_worker(pool_id, worker_id)
 
     def start_env_worker(self, pool_id: str, worker_id: str) -> None:
         """Start an environment worker that plays for a pool, which need not be ready yet."""
@@ -193,9 +165,9 @@ class RayWorkers:
                 name=_SEPARATOR.join(("env_worker", pool_id, worker_id)),
                 lifetime="detached",
                 num_cpus=Wants.of(self._config, 0).env_worker_cpus,
-                label_selector=None if inside or self._nodes is None else one_of(self._nodes.usable),
+                label_selector=None if inside else self._placing.anywhere(),
                 runtime_env=self._runtime_env or None,
-                scheduling_strategy=self._groups.place(pool_id, ENV_WORKER_BUNDLE) if inside else None,
+                scheduling_strategy=self._placing.bundle(pool_id, ENV_WORKER_BUNDLE) if inside else None,
             )
             .remote(self._config_json, worker_id)
         )
@@ -206,9 +178,7 @@ class RayWorkers:
 
     def has_changes(self) -> bool:
         """Whether `changes` would return any."""
-        if self._nodes is not None:
-            self._nodes.look()
-        self._place_pools()
+        self._start_pools()
         self._ask_about_env_workers()
         return bool(self._kept(most=1))
 
@@ -293,7 +263,7 @@ class RayWorkers:
 
     def end_pool(self, pool_id: str) -> None:
         """Kill a pool and its environment workers."""
-        for known in (self._ask_at, self._addresses, self._memory, self._unplaced):
+        for known in (self._ask_at, self._addresses, self._memory):
             known.pop(pool_id, None)
         _kill(self._pools.pop(pool_id, None))
         for worker_id, (served, actor) in list(self._env_workers.items()):
@@ -302,7 +272,7 @@ class RayWorkers:
                 self._silent.discard(worker_id)
                 self._memory.pop(worker_id, None)
                 _kill(actor)
-        self._groups.remove(pool_id)
+        self._placing.forget(pool_id)
 
     def _ask_about_env_workers(self) -> None:
         now = time.monotonic()
@@ -320,20 +290,6 @@ class RayWorkers:
             return []
         kept, _ = ray.wait(list(self._watched), num_returns=most, timeout=0)
         return cast(list[Any], kept)
-
-
-@dataclass(slots=True)
-class _Unplaced:
-    """A pool that is to start as soon as Ray has room for it."""
-
-    model: str
-    wants: Wants
-    reserved: bool = False
-    look_at: float = 0.0
-    """When to ask Ray again, on the monotonic clock."""
-    nodes: frozenset[str] | None = None
-    """Those that it was asked for; None for our own machine."""
-    reason: Unplaced | None = None
 
 
 def _kill(actor: Any) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.scheduler import ray_patience
+from tests.leftovers import belonging_to
 
 CHECKOUT = Path(__file__).parents[3]
 TOKEN = secrets.token_hex(32)
@@ -111,7 +112,13 @@ class Hosts:
 
     def command(self, number: int, *words: str, **environment: str) -> list[str]:
         """Return a command line that runs a command on a host."""
-        variables = {"HOME": "/tmp/home", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, **environment}
+        variables = {
+            "HOME": "/tmp/home",
+            "TMPDIR": "/tmp",
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": TOKEN,
+            **environment,
+        }
         enter = [
             "nsenter",
             "--target",
@@ -141,7 +148,8 @@ class Hosts:
 
     def start(self, number: int, *words: str, **environment: str) -> subprocess.Popen[Any]:
         """Start a command on a host; its output goes to `log(number)`."""
-        with self.log(number).open("ab") as output:
+        # It serves the tests after this one, too.
+        with belonging_to("module"), self.log(number).open("ab") as output:
             process = subprocess.Popen(
                 self.command(number, *words, **environment),
                 stdout=output, stderr=output, start_new_session=True, cwd=CHECKOUT,

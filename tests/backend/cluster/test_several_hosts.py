@@ -15,14 +15,17 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
+from backend.config import ServiceConfig
 from backend.store.store import Store
 from tests.backend.cluster.hosts_in_namespaces import Hosts, hosts, missing, until
 from tests.backend.postgres_server import PostgresServer
+from tests.backend.scheduler.hosts import Host
 from tinkergym.algorithms import GRPO
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling
@@ -104,6 +107,14 @@ class Cluster:
         )
         return self.store.tenant("local").create_job(spec, {}).job_id
 
+    def submit_written(self) -> str:
+        """Submit a job that learns from a dataset, and needs no environment."""
+        config = ServiceConfig(data_dir=self.hosts.shared, blobs=str(self.hosts.shared / "blobs"))
+        here = SimpleNamespace(config=config, tenant=self.store.tenant("ada"))
+        self.store.keys.ensure_tenant("ada")
+        short = {"adapter": {"kind": "full"}, "steps": 6, "batch_size": 8, "checkpoint_every": 3}
+        return Host.submit_written(here, "sft", **short)
+
     def until_step(self, job_id: str, step: int) -> None:
         until(lambda: self.store.service().job(job_id).step >= step, f"step {step}")
 
@@ -114,15 +125,13 @@ class Cluster:
         assert job.state is JobState.COMPLETED, job.reason
         return service.version_sha256(job_id, job.step)
 
-    def host_of(self, actor: str) -> int:
-        """Return the host with a living actor of this class."""
-        for number in (1, 2, 3):
-            found = subprocess.run(
-                self.hosts.command(number, "pgrep", "-f", f"ray::{actor}"), check=False, stdout=-3
-            )
-            if found.returncode == 0:
-                return number
-        return 0
+    def hosts_of(self, actor: str) -> list[int]:
+        """Return the hosts with a living actor of this class."""
+        asked = {n: self.hosts.command(n, "pgrep", "-f", f"ray::{actor}") for n in (1, 2, 3)}
+        done = {
+            n: subprocess.run(words, check=False, stdout=subprocess.DEVNULL) for n, words in asked.items()
+        }
+        return [n for n, found in done.items() if found.returncode == 0]
 
     def stop(self) -> None:
         self.hosts.run(0, "pkill", "-TERM", "-f", "backend.app.supervisor")
@@ -138,7 +147,7 @@ class Cluster:
 def cluster():
     if reason := missing():
         pytest.skip(reason)
-    shared = Path(tempfile.mkdtemp(prefix="hosts-"))
+    shared = Path(tempfile.mkdtemp(prefix="hosts-", dir="/tmp"))
     with hosts(4, shared) as made:
         server = PostgresServer(made.outside)
         server.execute("CREATE DATABASE store")
@@ -161,7 +170,7 @@ def undisturbed(cluster):
 
 
 def test_trains_and_samples_on_hosts_apart(cluster, undisturbed):
-    pool, player = cluster.host_of("PoolProcess"), cluster.host_of("EnvWorkerProcess")
+    (pool,), (player,) = cluster.hosts_of("PoolProcess"), cluster.hosts_of("EnvWorkerProcess")
     assert {pool, player} == {1, 2}
     cluster.serve(3, role="gateway")
     until(lambda: cluster.is_ok(3), "a second gateway")
@@ -183,7 +192,7 @@ def test_goes_on_elsewhere_when_a_host_loses_its_network(cluster, undisturbed):
     cluster.hosts.start_node(3)
     job_id = cluster.submit()
     cluster.until_step(job_id, 3)
-    lost = cluster.host_of("PoolProcess")
+    (lost,) = cluster.hosts_of("PoolProcess")
     cluster.hosts.cut(lost)
     began = time.monotonic()
     queued = until(lambda: cluster.store.service().job(job_id).state is JobState.QUEUED, "the queue", 60)
@@ -225,3 +234,24 @@ def test_leaves_no_actor_and_no_group_behind(cluster):
     assert cluster.left() != "[]"
     cluster.stop()
     assert cluster.left() == "[]"
+
+
+def test_learns_same_bits_with_ranks_on_two_hosts(cluster):
+    def learn(cpus):
+        for number in range(4):
+            cluster.hosts.stop_node(number)
+        cluster.hosts.start_node(0, head=None, cpus=0)
+        for number, count in cpus.items():
+            cluster.hosts.start_node(number, cpus=count)
+        cluster.serve(0, learner_ranks=2, learner_divide_from=1)
+        job_id = cluster.submit_written()
+        cluster.until_step(job_id, 1)
+        apart = cluster.hosts_of("RankActor")
+        found = cluster.final_weights(job_id)
+        cluster.stop()
+        return apart, found
+
+    together, expected = learn({3: 4})
+    apart, found = learn({1: 2, 2: 2})
+    assert (together, apart) == ([3], [1, 2])
+    assert found == expected

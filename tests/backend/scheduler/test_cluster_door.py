@@ -6,7 +6,7 @@ import pytest
 
 from backend.config import ServiceConfig
 from backend.errors import ConfigError
-from backend.scheduler.cluster_door import require_open, set_token
+from backend.scheduler.cluster_door import require_open, require_reachable, set_token
 
 
 def settings(tmp_path, **ray):
@@ -47,3 +47,28 @@ def test_refuses_an_address_at_which_nothing_answers():
 def test_rejects_what_is_no_address_of_a_cluster(tmp_path, address):
     with pytest.raises(ValueError, match="address"):
         settings(tmp_path, address=address)
+
+
+HERE, ELSEWHERE = "127.0.0.1", "192.0.2.7"
+SHARED = {"database_url": "postgresql://db/store", "blobs": "/mnt/shared"}
+
+
+def test_joins_a_cluster_whose_workers_reach_everything(tmp_path):
+    require_reachable([HERE], "cluster:1", ServiceConfig(data_dir=tmp_path))
+    config = ServiceConfig(data_dir=tmp_path, private_network=True, **SHARED)
+    require_reachable([HERE, ELSEWHERE], "cluster:1", config)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "settings", "field"),
+    [
+        ([ELSEWHERE], {"private_network": True, **SHARED}, "ray.address"),
+        ([HERE, ELSEWHERE], SHARED, "private_network"),
+        ([HERE, ELSEWHERE], {"private_network": True, "blobs": "/mnt/shared"}, "database_url"),
+        ([HERE, ELSEWHERE], {"private_network": True, "database_url": "postgresql://db/store"}, "blobs"),
+    ],
+)
+def test_refuses_cluster_in_which_something_is_out_of_reach(tmp_path, addresses, settings, field):
+    with pytest.raises(ConfigError) as refused:
+        require_reachable(addresses, "cluster:1", ServiceConfig(data_dir=tmp_path, **settings))
+    assert refused.value.field == field
