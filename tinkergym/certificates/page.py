@@ -9,6 +9,7 @@ from html import escape
 
 from tinkergym.display.html import curve
 from tinkergym.schema.certificate import Certificate, RunFacts
+from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 
 _VERDICTS = {
     "holds": ("holds", "#1a7f37"),
@@ -119,12 +120,26 @@ def _where(facts: RunFacts) -> str:
         **{f"{one.distribution} (client)": one.version for one in facts.job.client_packs},
     }
     template = facts.job.spec.template_sha256
-    pinned = [["seed", facts.job.spec.seed], *packs.items(), *facts.data.items()]
+    pinned = [["seed", facts.job.spec.seed], *packs.items(), *facts.data.items(), *_overlaps(facts)]
     pinned += [["chat template", template]] if template else []
     return (
         f"<h2>Where it ran</h2>{_table(['attempt', 'versions', 'place'], rows)}"
         f"{_table(['seed, packs, data, template', ''], pinned)}"
     )
+
+
+def _overlaps(facts: RunFacts) -> list[tuple[str, str]]:
+    """Return how many tasks of each evaluation are also trained on."""
+    spec = facts.job.spec
+    found = spec.evaluated_tasks if isinstance(spec, EvaluatedSpec) else {}
+    return [
+        (
+            f"tasks of evaluation {name}",
+            f"{one.tasks}, of which {'an unknown number' if one.trained_on is None else one.trained_on} "
+            f"are also trained on",
+        )
+        for name, one in found.items()
+    ]
 
 
 def _files(certificate: Certificate) -> str:

@@ -28,7 +28,14 @@ MOST_EVALUATIONS = 16
 
 
 def tasks_played(
-    tasks: int, *, episodes: int | None, samples: int, names_split: bool, usual: int, seed: int
+    tasks: int,
+    *,
+    episodes: int | None,
+    samples: int,
+    names_split: bool,
+    usual: int,
+    seed: int,
+    most: int | None = None,
 ) -> list[int | None]:
     """Return the task of each episode of an evaluation, in order; None is drawn by the episode's seed.
 
@@ -39,12 +46,14 @@ def tasks_played(
         names_split: Whether a split is named, whose tasks are all played by default.
         usual: Up to how many tasks all are played in any case.
         seed: Draws the tasks if not all are played.
+        most: The most episodes; None plays any number.
     """
     if not tasks:
         return [None] * (episodes or usual)
-    if episodes is None and (names_split or tasks <= usual or samples > 1):
+    whole = episodes is None and (names_split or tasks <= usual or samples > 1)
+    if whole and (most is None or tasks * samples <= most):
         return [task for task in range(tasks) for _ in range(samples)]
-    wanted = episodes or usual
+    wanted = episodes or (usual if most is None or not whole else most)
     order: Sequence[int] = range(tasks)
     if wanted % tasks:
         order = [int(task) for task in np.random.default_rng(seed).permutation(tasks)]
@@ -72,10 +81,10 @@ class EvaluateEvery(Choice):
     """Overrides for the job's environment arguments."""
     episodes: int | None = Field(None, ge=1, le=MOST_EPISODES)
     """How many. In an environment with tasks, that many different tasks, the same at every evaluation; more
-    than there are begin again with the first. None plays every task of a split once, or of an environment
-    with at most 64 tasks, and 64 episodes otherwise. Each has its own seed, the same at every evaluation. In
-    a game whose policy can take several seats, the games are mirrored: one per seat with the same seed; the
-    last such set is always completed."""
+    than there are begin again with the first. None plays every task of a split once (10,000 different ones if
+    it has more), or of an environment with at most 64 tasks, and 64 episodes otherwise. Each has its own
+    seed, the same at every evaluation. In a game whose policy can take several seats, the games are mirrored:
+    one per seat with the same seed; the last such set is always completed."""
     samples: int = Field(1, ge=1, le=100)
     """Episodes of each task, if every task is played."""
     seed: int = Field(FIRST_HELD_OUT_SEED, ge=0, lt=2**32)
@@ -168,11 +177,8 @@ class EvaluateEvery(Choice):
             names_split=self.names_split,
             usual=USUAL_EPISODES,
             seed=self.seed,
+            most=MOST_EPISODES,
         )
-
-    def plays_all(self, tasks: int) -> bool:
-        """Whether every one of so many tasks is played equally often, by default."""
-        return self.episodes is None and (self.names_split or tasks <= USUAL_EPISODES or self.samples > 1)
 
     def is_due(self, step: int, *, last: int) -> bool:
         """Whether the version of a step is evaluated.

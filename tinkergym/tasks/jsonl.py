@@ -144,6 +144,12 @@ def _scan(path: Path) -> _Index:
     with path.open("rb") as file:
         stat = os.fstat(file.fileno())
         for number, line in enumerate(lines_of(file), start=1):
+            if not offsets and line.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"[":
+                raise InvalidRequestError(
+                    f"line {number} of {path.name} begins a JSON array",
+                    hint="write one object per line, or pass the rows to SequenceTasks",
+                    field="path",
+                )
             if len(line) > MOST_LINE_BYTES:
                 raise InvalidRequestError(
                     f"line {number} of {path.name} is longer than {MOST_LINE_BYTES} bytes",

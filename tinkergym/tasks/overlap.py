@@ -55,13 +55,15 @@ def _compared(source: TaskSource, trained: Sequence[TaskSource]) -> Overlap:
     count = len(source)
     # A source may be foreign code, and rows need no hash to be played.
     try:
+        if count > MOST_COMPARED:
+            return Overlap(count, None, "")
         sha256 = source.fingerprint
         if not trained:
             return Overlap(count, None, sha256)
+        if sum(map(len, trained)) > MOST_COMPARED:
+            return Overlap(count, None, sha256)
         if any(one.fingerprint == sha256 for one in trained):
             return Overlap(count, count, sha256)
-        if max(count, sum(map(len, trained))) > MOST_COMPARED:
-            return Overlap(count, None, sha256)
         known = {row_hash(task) for one in trained for task in one}
         return Overlap(count, sum(row_hash(task) in known for task in source), sha256)
     except Exception:

@@ -60,14 +60,20 @@ class EvaluatedSpec(TrainingSpec):
                 return Refusal(
                     "evaluate", f"samples counts episodes of a task, but {where} has no tasks", "set episodes"
                 )
-            episodes = known.tasks * one.samples if known is not None and one.plays_all(known.tasks) else 0
-            if episodes > MOST_EPISODES:
+            episodes = known.tasks * one.samples if known is not None else 0
+            if one.samples > 1 and episodes > MOST_EPISODES:
                 return Refusal(
                     "evaluate",
                     f"{self.name_of(one)} would play {episodes} episodes, more than {MOST_EPISODES}",
                     "set episodes, for that many different tasks",
                 )
         return self.model_copy(update={"evaluated_tasks": dict(found)})
+
+    @property
+    def data_hashes(self) -> dict[str, str]:
+        """The hashes of its data, and of the tasks of its evaluations."""
+        evaluated = {f"evaluation {name}": one.sha256 for name, one in self.evaluated_tasks.items()}
+        return super().data_hashes | {name: sha256 for name, sha256 in evaluated.items() if sha256}
 
     def episodes_of(self, evaluation: EvaluateEvery) -> int:
         """Return how many episodes an evaluation plays."""

@@ -129,8 +129,9 @@ class PlayedSpec(EvaluatedSpec):
 
     @property
     def data_hashes(self) -> dict[str, str]:
-        """The hashes of its environments' tasks, where known."""
-        return {name: sha256 for name, sha256 in self.environment_data.items() if sha256}
+        """The hashes of its environments' tasks and of those of its evaluations, where known."""
+        own = {name: sha256 for name, sha256 in self.environment_data.items() if sha256}
+        return super().data_hashes | own
 
     @property
     def groups(self) -> Groups:
