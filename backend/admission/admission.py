@@ -45,7 +45,11 @@ def environments_can_be_played(spec: JobSpec, facts: Facts) -> JobSpec | Refusal
                 "agents_of_a_client",
             )
         return spec
-    recorded = {"environment_prompt": found.environment_prompt, "environment_data": found.data}
+    recorded = {
+        "environment_prompt": found.environment_prompt,
+        "environment_variables": found.environment_variables,
+        "environment_data": found.data,
+    }
     noted = played.model_copy(update=recorded).with_evaluated_tasks(found.evaluated)
     noted = noted if isinstance(noted, Refusal) else noted.with_group_rewards(found.group_rewards)
     return noted if isinstance(noted, Refusal) else noted.seated(found.agents, found.offered)

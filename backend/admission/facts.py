@@ -53,6 +53,8 @@ class Checked:
     """Versions of the packs that the job will use."""
     environment_prompt: str | None = None
     """The environment's own system prompt."""
+    environment_variables: dict[str, Any] = field(default_factory=dict)
+    """The template variables that its class sets."""
     data: dict[str, str] = field(default_factory=dict)
     """Hashes of the tasks of environments that draw from a dataset, by name; see `environment_data`."""
     tasks: int = 0

@@ -265,9 +265,11 @@ def _together(by_name: Mapping[str, Checked]) -> Checked:
     """Combine the facts of several environments: a prompt only if they have the same."""
     found = list(by_name.values())
     prompts = {one.environment_prompt for one in found}
+    alike = all(one.environment_variables == found[0].environment_variables for one in found)
     return Checked(
         packs={name: version for one in found for name, version in one.packs.items()},
         environment_prompt=prompts.pop() if len(prompts) == 1 else None,
+        environment_variables=found[0].environment_variables if alike else {},
         data={name: sha256 for name, one in by_name.items() for sha256 in one.data.values()},
         group_rewards=any(one.group_rewards for one in found),
         # A game is the only environment of its job.

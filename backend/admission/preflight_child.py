@@ -26,7 +26,7 @@ from tinkergym.errors import (
 from tinkergym.messages import NOT_IN_WORDS, messages_to_answer, opening_messages
 from tinkergym.registration.environments import make_environment, pack_of
 from tinkergym.registration.games import make_playable
-from tinkergym.rollout.environment_host import system_prompt_of
+from tinkergym.rollout.environment_host import system_prompt_of, template_variables_of
 from tinkergym.rollout.seat_check import (
     check_players,
     check_seats,
@@ -108,6 +108,7 @@ def examine(
         "prompt_images": most_images,
         "packs": {pack.name: pack.version} if pack else {},
         "environment_prompt": environment_prompt,
+        "environment_variables": template_variables_of(env),
         "data": data,
         **tasks,
         "group_rewards": table is None and score_group_of(env) is not None,

@@ -34,7 +34,7 @@ from tinkergym.remote.training_policy import TrainingPolicy
 from tinkergym.remote.transport import Connection
 from tinkergym.remote.user_files import read_template, with_template_read
 from tinkergym.reporting.trackers import ReportTo, callbacks_of
-from tinkergym.rollout.environment_host import system_prompt_of
+from tinkergym.rollout.environment_host import system_prompt_of, template_variables_of
 from tinkergym.rollout.environment_mix import EnvironmentMix, EnvSources, describe_mix, makers_of
 from tinkergym.rollout.executors import made
 from tinkergym.rollout.host_pool import MakeEnv
@@ -558,7 +558,7 @@ class Client:
             PolicyVersionGoneError: The version is not stored.
             InvalidRequestError: A setting is out of range, or a reference is malformed.
         """
-        environment_prompt = None if env is None else _prompt_of(describe(env, env_kwargs))
+        environment_prompt, own = (None, {}) if env is None else _prompt_of(describe(env, env_kwargs))
         template, variables = read_template(chat_template), dict(template_variables or {})
         if fault := variables_fault(variables) or day_fault(template_date):
             raise fault.error()
@@ -577,6 +577,8 @@ class Client:
                 policy.system_prompt = system_prompt
             if environment_prompt is not None:
                 policy.environment_prompt = environment_prompt
+            if env is not None:
+                policy.environment_variables = own
             return policy
         chosen = Decoding().with_options(**decoding)
         try:
@@ -598,6 +600,7 @@ class Client:
             reasoning=trained_with.reasoning,
             tools=trained_with.tools,
             environment_prompt=environment_prompt,
+            environment_variables=own,
             chat_template=template,
             template_variables=variables,
             template_date=day,
@@ -656,7 +659,11 @@ class Client:
             )
         spec = spec.with_environments(lambda one: without_token(one) if one.id == REMOTE_ID else one)
         seen = check_environments(environment.make, spec, self._api.renderer_of(spec))
-        recorded = {"environment_prompt": seen.system_prompt, "environment_data": dict(seen.data)}
+        recorded = {
+            "environment_prompt": seen.system_prompt,
+            "environment_variables": dict(seen.variables),
+            "environment_data": dict(seen.data),
+        }
         spec = spec.model_copy(update=recorded)
         noted = spec.with_evaluated_tasks(client_evaluations.tasks_in(environment.make, spec))
         noted = noted if isinstance(noted, Refusal) else noted.with_group_rewards(seen.pays_groups)
@@ -706,10 +713,11 @@ def _given(**required: Any) -> dict[str, Any]:
     return {name: value for name, value in required.items() if value is not None}
 
 
-def _prompt_of(environment: Environment) -> str | None:
+def _prompt_of(environment: Environment) -> tuple[str | None, dict[str, Any]]:
+    """Return an environment's own system prompt, and its template variables."""
     env = made(environment.make or make_environment, environment.ref)
     try:
-        return system_prompt_of(env)
+        return system_prompt_of(env), template_variables_of(env)
     finally:
         env.close()
 

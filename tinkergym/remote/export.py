@@ -116,6 +116,7 @@ def export_policy(
         if played := spec.played:
             # Other programs need this to prompt the policy as in training.
             prompt, tools, without_tools = _prompt_of(played, checkpoint.agent)
+            origin["template_variables"] = {**played.environment_variables, **spec.template_variables}
             origin |= {"system_prompt": prompt, "reasoning": played.reasoning, **tools}
         (folder / EXPORT_FILE).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
         is_adapter = (folder / _ADAPTER_FILE).exists()
@@ -254,7 +255,8 @@ def _add_tokenizer(api: Api, spec: TrainingSpec, folder: Path) -> str:
     except TinkerGymError as error:
         return str(error)
     (folder / "tokenizer.json").write_text(bundle.tokenizer_json, encoding="utf-8")
-    template = with_defaults(template_text_of(bundle, tokenizer_of(bundle)), bundle.template_variables)
+    variables = {**(spec.played.environment_variables if spec.played else {}), **bundle.template_variables}
+    template = with_defaults(template_text_of(bundle, tokenizer_of(bundle)), variables)
     (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(
         json.dumps(_tokenizer_config(bundle), indent=2) + "\n", encoding="utf-8"

@@ -12,7 +12,7 @@ from typing import Any, Self, Unpack
 
 import numpy as np
 
-from tinkergym.agent.agent_loop import AgentLoop
+from tinkergym.agent.agent_loop import AgentLoop, variables_in
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.display.html import card
@@ -72,6 +72,7 @@ class Policy:
         system_prompt: str | None = None,
         reasoning: Reasoning = "keep",
         environment_prompt: str | None = None,
+        environment_variables: Mapping[str, Any] | None = None,
         renderer: Renderer | None = None,
         chat_template: str = "",
         template_variables: Mapping[str, Any] | None = None,
@@ -91,6 +92,8 @@ class Policy:
             system_prompt: Precedes the first observation; None uses the environment's own.
             reasoning: Whether later turns see the `<think>...</think>` of earlier completions.
             environment_prompt: The environment's own system prompt, which `act` cannot see.
+            environment_variables: The template variables of the environment's class, which it cannot see
+                either without an `info`.
             renderer: The model's renderer, if already loaded.
             chat_template: Replaces the model's own.
             template_variables: Values of names that the chat template reads; they replace those of
@@ -106,6 +109,7 @@ class Policy:
         self.decoding = decoding or Decoding()
         self.limits = limits or Limits()
         self.system_prompt, self.environment_prompt = system_prompt, environment_prompt
+        self.environment_variables = dict(environment_variables or {})
         self.reasoning = reasoning
         self._renderer, self.chat_template = renderer, chat_template
         self.template_variables, self.template_date = dict(template_variables or {}), template_date
@@ -145,6 +149,7 @@ class Policy:
                 "system_prompt": own.system_prompt,
                 "reasoning": own.reasoning,
                 "environment_prompt": own.environment_prompt,
+                "environment_variables": own.environment_variables,
                 "tools": own.tools_of(trained),
                 "trained_in": tuple(own.own_environments.values()),
             }
@@ -196,6 +201,7 @@ class Policy:
             system_prompt=self.system_prompt,
             reasoning=self.reasoning,
             environment_prompt=self.environment_prompt,
+            environment_variables=self.environment_variables,
             renderer=self._renderer,
             chat_template=self.chat_template,
             template_variables=self.template_variables,
@@ -377,7 +383,9 @@ class Policy:
             if variables and (fault := variables_fault(variables)):
                 raise fault.error()
             self._loop = AgentLoop(self.renderer.with_tools((), variables), self._plan())
-            request = self._loop.begin(observation, info, environment_prompt=prompt)
+            shown = {**self.environment_variables, **variables_in(info)}
+            about = {"template_variables": shown}
+            request = self._loop.begin(observation, about, environment_prompt=prompt)
         else:
             request = self._loop.stepped(observation, 0.0, False, False)
         if request is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tinkergym.agent.agent_loop import AgentLoop
 from tinkergym.agent.plan import EpisodePlan
@@ -11,7 +12,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.core import refuse_unfinished
 from tinkergym.errors import InvalidEnvironmentError, PromptTooLongError, TinkerGymError
 from tinkergym.messages import NOT_IN_WORDS, messages_to_answer
-from tinkergym.rollout.environment_host import AnyEnv, system_prompt_of
+from tinkergym.rollout.environment_host import AnyEnv, system_prompt_of, template_variables_of
 from tinkergym.rollout.executors import made
 from tinkergym.rollout.game_table import GameTable
 from tinkergym.rollout.host_pool import MakeEnv
@@ -35,6 +36,8 @@ class Seen:
 
     system_prompt: str | None
     """The environment's own system prompt."""
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    """The template variables that its class sets."""
     pays_groups: bool = False
     """Whether it scores the episodes of a group together."""
     agents: tuple[str, ...] = ()
@@ -63,6 +66,7 @@ def check_environments(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBund
         found[0],
         data={name: sha256 for name, one in own.items() for sha256 in one.data.values()},
         system_prompt=prompts.pop() if len(prompts) == 1 else None,
+        variables=found[0].variables if all(one.variables == found[0].variables for one in found) else {},
         pays_groups=any(one.pays_groups for one in found),
     )
 
@@ -86,15 +90,16 @@ def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundl
                 if agent:
                     error.field = f"agents.{agent}"
                 raise
-        prompt = system_prompt_of(env)
+        prompt, variables = system_prompt_of(env), template_variables_of(env)
         if table is None:
             return Seen(
                 system_prompt=prompt,
+                variables=variables,
                 pays_groups=score_group_of(env) is not None,
                 data=named_hash(spec.environment.id, env),
             )
         offered = tuple(players_offered(table))
-        return Seen(system_prompt=prompt, agents=table.agents, offered=offered)
+        return Seen(system_prompt=prompt, variables=variables, agents=table.agents, offered=offered)
     finally:
         env.close()
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -23,6 +23,7 @@ import gymnasium as gym
 from tinkergym.errors import InvalidEnvironmentError, InvalidRewardError, OpponentFailedError
 from tinkergym.messages import is_unicode
 from tinkergym.rollout.call_register import CallRegister
+from tinkergym.schema.chat_templates import variables_fault
 from tinkergym.trajectory.trajectory import StopReason
 
 AnyEnv = gym.Env[Any, Any]
@@ -220,6 +221,12 @@ def end_episode(env: AnyEnv) -> None:
     release = end_episode_of(env)
     assert release is not None
     release()
+
+
+def template_variables_of(env: object) -> dict[str, Any]:
+    """Return the template variables that an environment's class sets for all of its tasks."""
+    given = getattr(type(getattr(env, "unwrapped", env)), "template_variables", None)
+    return dict(given) if isinstance(given, Mapping) and not variables_fault(given) else {}
 
 
 def system_prompt_of(env: object) -> str | None:

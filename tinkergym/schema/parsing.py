@@ -53,6 +53,7 @@ def parse_json(model: type[Model], body: bytes | bytearray) -> Model:
 
 _RECORDED = {
     "environment_prompt": "set system_prompt, which replaces the environment's",
+    "environment_variables": "set template_variables, which replace the environment's",
     "environment_data": "leave it out",
     "template_sha256": "leave it out",
     "evaluated_tasks": "leave it out",

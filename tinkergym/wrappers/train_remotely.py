@@ -21,7 +21,7 @@ from tinkergym.remote.job import Job
 from tinkergym.remote.script_episode import ScriptEpisode
 from tinkergym.remote.script_job import ScriptJob
 from tinkergym.remote.user_files import with_template_read
-from tinkergym.rollout.environment_host import system_prompt_of
+from tinkergym.rollout.environment_host import system_prompt_of, template_variables_of
 from tinkergym.rollout.group_scores import refuse_group_rewards
 from tinkergym.schema.algorithms import PolicyGradient
 from tinkergym.schema.jobs.parts import Adapter, LoRA
@@ -136,6 +136,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
                     **with_template_read(settings),
                     "rollout": "script",
                     "environment_prompt": self._environment_prompt,
+                    "environment_variables": template_variables_of(env),
                     "environment_data": named_hash(_environment_of(env)["id"], env),
                 },
             )

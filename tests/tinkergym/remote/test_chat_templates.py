@@ -94,6 +94,10 @@ def test_prompts_with_variables_of_environment_unless_job_sets_them(service, cli
     job.wait()
     assert first_prompt(service, client, job).startswith(f"01 Mar 2026|{shown}|<|im_start|>USER")
     assert job.spec.template_sha256
+    assert job.spec.environment_variables == {"effort": "low"}
+    policy = job.policy()
+    policy.act("Say ok.")
+    assert f"|{shown}|" in policy.renderer.decode(policy._loop._ledger.context())
 
 
 def test_acts_with_variables_and_date_of_training_unless_asked_otherwise(client):

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from tinkergym.errors import InvalidRequestError, PromptTooLongError
+from tinkergym.schema.chat_templates import TemplateVariables
 from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.parts import (
     LONGEST_SECONDS,
@@ -38,6 +39,8 @@ class PlayedSpec(EvaluatedSpec):
     environment_prompt: str | None = None
     """The environment's own prompt, recorded by whichever side creates the environment first, client or
     service. So the policy gets the same prompt as in training where the environment is not available."""
+    environment_variables: TemplateVariables = {}
+    """The template variables that the environment's class sets, recorded likewise."""
     environment_data: dict[str, Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]] = Field(
         {}, max_length=MOST_ENVIRONMENTS
     )
