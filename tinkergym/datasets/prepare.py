@@ -23,6 +23,7 @@ from tinkergym.datasets.layouts import in_our_layout, in_pairs, without_columns
 from tinkergym.datasets.marked_tokens import Answers, comparison_tokens, conversation_tokens, text_tokens
 from tinkergym.datasets.markup import refuse_markup
 from tinkergym.datasets.padding import without_padding
+from tinkergym.datasets.row_variables import variables_of
 from tinkergym.datasets.rows import DataSource, Row, source_name
 from tinkergym.datasets.tool_calls import calls_as_text, tools_of
 from tinkergym.errors import InvalidImageError, InvalidRequestError, TemplateError, UnsupportedPartError
@@ -231,11 +232,17 @@ _Rendered = tuple[list[TokenSequence], dict[str, ImageFile]]
 
 def row_reader(kind: DataKind, renderer: Renderer, answers: Answers) -> Callable[[Any], _Rendered]:
     """Return what renders a row in our layout: its sequences, and its images by their hash."""
-    showing = lru_cache(maxsize=_MOST_TOOL_SETS)(lambda tools: renderer.with_tools(json.loads(tools)))
+
+    @lru_cache(maxsize=_MOST_TOOL_SETS)
+    def showing(written: str) -> Renderer:
+        tools, variables = json.loads(written)
+        # What the job sets comes last, and wins.
+        return renderer.with_tools(tools, {**variables, **renderer.template_variables})
 
     def read(given: Any) -> _Rendered:
         row, tools = tools_of(given)
-        own = showing(json.dumps(tools)) if tools else renderer
+        row, variables = variables_of(row)
+        own = showing(json.dumps([tools, variables])) if tools or variables else renderer
         refuse_markup(own, row)
         row = calls_as_text(own, row)
         if kind == "preference":

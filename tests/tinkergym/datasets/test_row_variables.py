@@ -1,0 +1,41 @@
+"""Template variables of rows: read, rendered, and replaced by those of the job."""
+
+import json
+
+import pytest
+
+from tinkergym.agent.renderer import Renderer
+from tinkergym.datasets.prepare import row_reader
+from tinkergym.testing import byte_bundle
+from tinkergym.testing.bundles import CHATML
+
+TEMPLATE = "{{ effort | default('medium') }} {{ more }}|" + CHATML
+MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
+
+
+def shown(row, **job):
+    renderer = Renderer.from_bundle(byte_bundle(chat_template=TEMPLATE).with_settings(job, ""))
+    sequences, _ = row_reader("sft", renderer, "all")({"messages": MESSAGES, **row})
+    return renderer.decode(sequences[0].token_ids).partition("|")[0]
+
+
+@pytest.mark.parametrize("name", ["template_variables", "chat_template_kwargs"])
+def test_renders_rows_with_their_variables_unless_job_sets_them(name):
+    assert shown({}) == shown({name: None}) == shown({name: {"effort": None}}) == "medium "
+    assert shown({name: {"effort": "low"}}) == shown({name: json.dumps({"effort": "low"})}) == "low "
+    assert shown({name: {"effort": "low", "more": "so"}}, effort="high") == "high so"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"template_variables": ["effort"]},
+        {"template_variables": "{"},
+        {"template_variables": {"messages": []}},
+        {"chat_template_kwargs": {"efort": 1}},
+        {"text": "a text", "template_variables": {"effort": "low"}},
+    ],
+)
+def test_refuses_what_has_no_effect(row):
+    with pytest.raises(ValueError):
+        shown(row)
