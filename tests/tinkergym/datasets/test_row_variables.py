@@ -5,7 +5,9 @@ import json
 import pytest
 
 from tinkergym.agent.renderer import Renderer
+from tinkergym.datasets.conversations import RowFaultError
 from tinkergym.datasets.prepare import row_reader
+from tinkergym.errors import TemplateError
 from tinkergym.testing import byte_bundle
 from tinkergym.testing.bundles import CHATML
 
@@ -37,5 +39,5 @@ def test_renders_rows_with_their_variables_unless_job_sets_them(name):
     ],
 )
 def test_refuses_what_has_no_effect(row):
-    with pytest.raises(ValueError):
+    with pytest.raises((RowFaultError, TemplateError)):
         shown(row)
