@@ -24,6 +24,8 @@ NOT_IDS = {
     # A host's port, a device's number, a path in a URL or a JSON schema.
     "backend/engines/vllm/settings.py": 1,
     "backend/gateway/host_check.py": 1,
+    "backend/scheduler/cluster_door.py": 1,
+    "backend/store/object_blobs.py": 1,
     "tinkergym/testing/fake_connection.py": 1,
     "tinkergym/tools/signature.py": 1,
     # Where a command is: `module:function`.

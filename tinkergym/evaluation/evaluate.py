@@ -289,15 +289,14 @@ def evaluate(
         InvalidEnvironmentError: It cannot be created.
         TinkerGymError: No episode could be completed. The message has the first error.
     """
-    for field, value in (("episodes", episodes), ("samples", samples)):
-        if value is not None and value < 1:
-            raise InvalidRequestError("there must be at least one episode", field=field)
+    _refuse_below_one(episodes=episodes, samples=samples)
     kwargs = dict(env_kwargs or {}) | ({} if split is None else {"split": split})
     reference, make_env = resolved(environment, kwargs)
     options: DecodingOptions = {"temperature": 0.0, **decoding}
     chosen = policy.decoding.with_options(**options)
-    trained_in = getattr(policy, "trained_in", ())
-    looked = Looked() if make_env is None else look_at(make_env, reference, trained_in, environment)
+    looked = Looked()
+    if make_env is not None:
+        looked = look_at(make_env, reference, getattr(policy, "trained_in", ()), environment)
     is_game, known = looked.is_game, looked.overlap
     if samples > 1 and known is None:
         raise InvalidRequestError("the environment has no tasks", hint="set episodes", field="samples")
@@ -317,8 +316,7 @@ def evaluate(
         for number, task in enumerate(tasks, start=seed)
     }
     ended: dict[str, Trajectory] = {}
-    if on_episode is not None and progress is None:
-        progress = False
+    progress = False if on_episode is not None and progress is None else progress
     lines = played(policy, reference, make_env, episodes_wanted, chosen, max_concurrent=max_concurrent)
     with episodes_shown(len(tasks), progress=progress) as one_more:
         for line in lines:
@@ -334,13 +332,25 @@ def evaluate(
         tasks=known.tasks if known else None,
         overlap=None if known is None or known.trained_on is None else known.trained_on / known.tasks,
     )
-    if not evaluation.completed:
-        first = evaluation.failed[0]
-        raise TinkerGymError(
-            f"all {len(tasks)} episodes failed; the first: {first.stop_reason.value}: {first.error}",
-            hint="fix what the error names and evaluate again",
-        )
+    _refuse_none_completed(evaluation)
     return evaluation
+
+
+def _refuse_below_one(**counts: int | None) -> None:
+    for field, count in counts.items():
+        if count is not None and count < 1:
+            raise InvalidRequestError("there must be at least one episode", field=field)
+
+
+def _refuse_none_completed(evaluation: Evaluation) -> None:
+    if evaluation.completed:
+        return
+    first = evaluation.failed[0]
+    raise TinkerGymError(
+        f"all {len(evaluation.trajectories)} episodes failed; the first: {first.stop_reason.value}: "
+        f"{first.error}",
+        hint="fix what the error names and evaluate again",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,7 +137,11 @@ def ids_of(group: str) -> list[str]:
 
 def pack_modules() -> set[str]:
     """Return the top-level modules of all installed packs."""
-    return {claim.target.partition(":")[0].partition(".")[0] for claim in _claims.values()}
+    return {_top_module(claim) for claim in _claims.values()}
+
+
+def _top_module(claim: Claim) -> str:
+    return claim.target.partition(":")[0].partition(".")[0]
 
 
 def load(claim: Claim) -> Callable[..., Any]:
@@ -187,7 +191,7 @@ def _reinstalled(claim: Claim) -> Claim:
         find_packs()  # Another version has another folder.
         again = (claim_of(group, claim.id) for group in (ENVIRONMENTS, GAMES))
         claim = next((one for one in again if one is not None), claim)
-    root, now = claim.target.partition(":")[0].partition(".")[0], claim.installed_ns
+    root, now = _top_module(claim), claim.installed_ns
     with _lock:
         if now and _imported_ns.setdefault(root, now) != now:
             _imported_ns[root] = now
