@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
 import subprocess
 import sys
@@ -45,7 +46,7 @@ class PoolProcess:
 
         log_to_stderr()
         config = ServiceConfig.model_validate_json(self._config_json)
-        make_private(config.run_dir)
+        _keep_private(config)
         if config.worker_transport == "unix" and not config.ray.address:
             url = worker_url.unix_url(config.run_dir / f"{self._pool_id}.sock")
         else:
@@ -105,6 +106,7 @@ class EnvWorkerProcess:
         self._worker_id = worker_id
         self._ended, self._remains = threading.Event(), WorkerRemains()
         self._config = config = ServiceConfig.model_validate_json(config_json)
+        _keep_private(config)
         # A child, because packs must not run in a process that is connected to Ray. It imports its needs
         # while its pool still loads the model. The kernel ends it with this thread, the main one.
         self._child = subprocess.Popen(
@@ -141,6 +143,12 @@ class EnvWorkerProcess:
     def kill(self) -> None:
         """Kill a child that hangs; `run` then returns."""
         self._child.kill()
+
+
+def _keep_private(config: ServiceConfig) -> None:
+    """Let only the service's user read what this process writes; a cluster's nodes start it otherwise."""
+    os.umask(0o077)
+    make_private(config.run_dir)
 
 
 def log_to_stderr() -> None:

@@ -221,9 +221,9 @@ def test_waits_for_a_cluster_whose_head_died(cluster, undisturbed):
     job_id = cluster.submit()
     cluster.until_step(job_id, 3)
     cluster.hosts.run(0, "pkill", "-KILL", "gcs_server")
-    until(lambda: "cluster" in cluster.ask(0, "/v1/health").json()["waiting_for"], "the cluster's end")
     for number in range(4):
         cluster.hosts.stop_node(number)
+    until(lambda: "cluster" in cluster.ask(0, "/v1/health").json()["waiting_for"], "the cluster's end")
     until(lambda: cluster.store.service().job(job_id).state is JobState.QUEUED, "the queue")
     assert "Ray cluster" in cluster.store.service().job(job_id).reason
     cluster.start((1, 2))
