@@ -428,25 +428,34 @@ class ServiceConfig(Settings):
     @property
     def job_files(self) -> Blobs:
         """Files of jobs: checkpoints, under the job's id."""
-        return self._blobs("jobs")
+        return self.blobs_in("jobs")
 
     @property
     def uploads(self) -> Blobs:
         """Uploaded data."""
-        return self._blobs("uploads")
+        return self.blobs_in("uploads")
 
     @property
     def images(self) -> Blobs:
         """Uploaded images, separated by tenant."""
-        return self._blobs("images")
+        return self.blobs_in("images")
 
-    def _blobs(self, folder: str) -> Blobs:
-        if "://" not in self.blobs:
-            return LocalBlobs(Path(self.blobs or self.data_dir) / folder)
+    def blobs_in(self, folder: str) -> Blobs:
+        """Return the blobs in one of the folders of the service's store."""
+        return self.blobs_at(self.blobs or str(self.data_dir)).below(folder)
+
+    def blobs_at(self, place: str) -> Blobs:
+        """Return the blobs in a folder, or at the URL of an object store.
+
+        Raises:
+            MissingExtraError: What speaks the URL's protocol is not installed.
+            ConfigError: Its protocol is not known.
+        """
+        if "://" not in place:
+            return LocalBlobs(Path(place))
         from backend.store.object_blobs import ObjectBlobs
 
-        cache = FolderCache(self.data_dir / "blob-cache", most_bytes=self.blob_cache_bytes)
-        return ObjectBlobs(self.blobs, cache).below(folder)
+        return ObjectBlobs(place, FolderCache(self.data_dir / "blob-cache", most_bytes=self.blob_cache_bytes))
 
     @property
     def jobs_dir(self) -> Path:

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Tests what needs packages that are heavy or contradict this project's: the trackers, ALFWorld, verifiers and OpenEnv.
+# Tests what needs packages that are heavy or contradict this project's: the trackers, S3, ALFWorld, verifiers and OpenEnv.
 # Each gets a virtual environment of its own, so what is installed changes nothing for anybody else. A part whose packages
 # cannot be had says so, the others run, and the exit status is 3. `test_extras.sh alfworld verifiers` runs these.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PATIENCE_SECONDS=400  # without a way to the registry, pip tries again and again
-parts=${*:-trackers verifiers openenv alfworld} # by name only: verifiers-v0
+parts=${*:-trackers s3 verifiers openenv alfworld} # by name only: verifiers-v0
 missing=0
 bounded() { if command -v timeout >/dev/null; then timeout --kill-after=10 "$@"; else shift; "$@"; fi; }
 purelib() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
@@ -40,6 +40,11 @@ for part in $parts; do
     trackers)
         have trackers --on-top mlflow tensorboard trackio wandb &&
             check .venvs/trackers/bin/python tests/tinkergym/reporting/test_real_trackers.py
+        ;;
+    s3) # a server that speaks S3, in its own process
+        have s3 --on-top s3fs "moto[s3,server]" && check .venvs/s3/bin/python tests/backend/store/test_blobs.py \
+            tests/backend/store/test_folder_cache.py tests/backend/store/test_blob_check.py \
+            tests/backend/store/test_collector.py tests/backend/store/test_object_blobs.py
         ;;
     alfworld)
         have alfworld --on-top alfworld textworld &&

@@ -33,6 +33,7 @@ from backend.processes import children as processes
 from backend.processes.ends import wait_for_end
 from backend.processes.guardian import guarded
 from backend.scheduler.cluster_door import require_cluster
+from backend.store.blob_check import require_usable
 from backend.store.keys import LOCAL_TENANT
 from backend.store.store import Store
 from tinkergym.errors import TinkerGymError, from_wire
@@ -94,7 +95,7 @@ def serve(
         say: Receives messages for the operator.
 
     Raises:
-        ConfigError: The data folder or the port cannot be used.
+        ConfigError: The data folder, the blob store or the port cannot be used.
         MissingExtraError: Something required by the settings is not installed.
         TinkerGymError: The database cannot be used.
     """
@@ -147,6 +148,8 @@ def _require_machines(config: ServiceConfig) -> None:
     if config.engine == "vllm":
         require_vllm()  # All workers run on this machine, with this Python.
     require_gpus(config)
+    if config.blobs:
+        require_usable(config.blobs_in("jobs"))
 
 
 def _start_over(config: ServiceConfig, say: Callable[[Notice], None]) -> None:

@@ -1,7 +1,7 @@
 """The actions of every policy in a job's games, for jobs that replay one of its seats.
 
 One small file per step in the job's folder, kept for as many steps as the job's episodes. It is written
-before the step's checkpoint, and is the same when a step is repeated after a kill.
+before the step's checkpoint.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import zlib
 from dataclasses import dataclass, field
 
 from backend.episodes.played import Played
-from backend.store.blobs import BlobMissingError, Blobs
+from backend.store.blobs import Blobs
+from backend.store.step_files import StepFiles
 from tinkergym.errors import NotFoundError
 from tinkergym.trajectory.content_parts import content_text
 
@@ -21,26 +22,27 @@ Games = dict[str, dict[str, list[str]]]
 """By index of the episode and by agent."""
 
 
-def record(files: Blobs, step: int, played: Played, *, keep: int | None) -> None:
+def actions_of(files: Blobs) -> StepFiles:
+    """Return the files with the actions of a job's steps, among the files of the job."""
+    return StepFiles(files.below(_FOLDER), ".json.z")
+
+
+def record(files: Blobs, step: int, played: Played, *, epoch: int) -> None:
     """Write a step's actions to a job's files.
 
     Args:
         files: The job's files.
         step: Its number.
         played: Its episodes.
-        keep: The number of newest steps to keep; None keeps all.
+        epoch: The epoch of the job's lease.
     """
-    if keep is not None:
-        files.delete(_key(step - keep))
-    if keep == 0:
-        return
     games: Games = {
         str(request.index): {
             one.agent: [content_text(turn.action) for turn in one.turns] for one in result.trajectories
         }
         for request, result in played
     }
-    files.put(_key(step), zlib.compress(json.dumps(games).encode(), 1))
+    actions_of(files).write(step, zlib.compress(json.dumps(games).encode(), 1), epoch=epoch)
 
 
 @dataclass(slots=True)
@@ -59,15 +61,10 @@ class RecordedActions:
         """
         known = self._read.get(job_id)
         if known is None or known[0] != step:
-            try:
-                data = self.job_files.below(job_id).get(_key(step))
-            except BlobMissingError as error:
+            data = actions_of(self.job_files.below(job_id)).read(step)
+            if data is None:
                 raise NotFoundError(
                     f"{job_id} has no record of step {step}", hint="choose another job to replay"
-                ) from error
+                )
             known = self._read[job_id] = step, json.loads(zlib.decompress(data))
         return known[1].get(str(index), {}).get(agent, [])
-
-
-def _key(step: int) -> str:
-    return f"{_FOLDER}/step-{step:06d}.json.z"

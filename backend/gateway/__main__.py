@@ -18,6 +18,7 @@ from backend.gateway.pool_proxy import PoolProxy
 from backend.gateway.server import serve_on
 from backend.gateway.wiring import GatewayParts
 from backend.processes.children import freeze_startup_objects
+from backend.store.collector import Collector, CollectorThread
 from backend.store.store import Store
 from tinkergym.tools.sandbox import isolation_rule
 
@@ -49,7 +50,9 @@ def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[1]))
     app = create_app(parts)
     freeze_startup_objects()
+    collector = CollectorThread(Collector(store, job_files=config.job_files, uploads=config.uploads))
     serve_on(listener, app, config.limits)
+    collector.close()
     reads.close()
 
 

@@ -59,8 +59,8 @@ class CheckpointNotes:
     def take(self, step: int, played: Played, *, is_saved: bool) -> None:
         """Note the games of a finished step, whose version gets a checkpoint or not."""
         context, spec = self._context, self._context.spec
-        if spec.plays_game:
-            record(context.files, step, played, keep=spec.keep_episodes)
+        if spec.plays_game and spec.keep_episodes != 0:
+            record(context.files, step, played, epoch=context.lease.epoch)
         if spec.leagues:
             self.league.add(step, played)
         if self._watch is not None:

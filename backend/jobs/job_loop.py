@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Generic, TypeVar
 
+from backend.episodes.recorded_actions import actions_of
 from backend.errors import SERVICE_LOG, BlobsUnavailableError, LeaseLostError, RankLostError
 from backend.jobs.attempt_facts import attempt_fact
 from backend.jobs.job_context import JobContext, SpecT_co
@@ -41,8 +42,8 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_BLOBS_SECONDS = 2.0
-"""How often a waiting job tries unavailable blobs again."""
+_BLOBS_SECONDS, _MOST_BLOBS_SECONDS = 0.2, 5.0
+"""After which a waiting job tries unavailable blobs again: at first, and at most."""
 
 
 class JobLoop(ABC, Generic[SpecT_co]):
@@ -136,7 +137,7 @@ class JobLoop(ABC, Generic[SpecT_co]):
         Raises:
             JobCancelledError: And other errors of `JobControl.check_within_step`.
         """
-        context, told = self._context, ""
+        context, told, pause = self._context, "", _BLOBS_SECONDS
         while True:
             try:
                 done = act()
@@ -146,8 +147,9 @@ class JobLoop(ABC, Generic[SpecT_co]):
                 if error.message != told:
                     told = error.message
                     self._explain(told)
-                context.control.wait(_BLOBS_SECONDS)
+                context.control.wait(pause)
                 context.control.check_within_step()
+                pause = min(2 * pause, _MOST_BLOBS_SECONDS)
             else:
                 if told:
                     self._explain("the blob store is available again")
@@ -203,14 +205,18 @@ class JobLoop(ABC, Generic[SpecT_co]):
 
     def _keep_episodes(self, step: int) -> None:
         """Write the episodes up to a step into files, before they are deleted from the database."""
-        spec: PlayedSpec | None = self._context.spec.played
+        context = self._context
+        spec: PlayedSpec | None = context.spec.played
         if spec is None or spec.keep_episodes == 0:
             return
-        kept = KeptEpisodes(self._context.files.below(EPISODES_FOLDER))
-        for number, packed in self._context.store.packed_episodes(self._context.job_id, step):
-            kept.write(number, packed)
+        kept = KeptEpisodes(context.files.below(EPISODES_FOLDER))
+        for number, packed in context.store.packed_episodes(context.job_id, step):
+            kept.write(number, packed, epoch=context.lease.epoch)
         if spec.keep_episodes is not None:
+            # Only after the checkpoint is recorded under the lease: a worker that lost the job removes
+            # nothing.
             kept.keep_newest(spec.keep_episodes)
+            actions_of(context.files).keep_newest(spec.keep_episodes)
 
     def _save_last_good(self) -> None:
         """Save the version of the last finished step if the interrupted one has not changed the policy."""
@@ -237,7 +243,7 @@ class JobLoop(ABC, Generic[SpecT_co]):
         if isinstance(error, BlobsUnavailableError):
             # However often: nothing is wrong with the job.
             self._explain(str(error))
-            context.control.wait(_BLOBS_SECONDS)
+            context.control.wait(_MOST_BLOBS_SECONDS)
             context.store.release(context.lease, str(error))
             return
         context.store.append_event(

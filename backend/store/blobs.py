@@ -89,6 +89,23 @@ class Blobs(Protocol):
         """
         ...
 
+    def put_file(self, key: str, path: Path) -> None:
+        """Write a blob from a local file, in parts: its size is not limited by the memory.
+
+        Raises:
+            StorageFullError: The disk or the bucket is full.
+        """
+        ...
+
+    @contextmanager
+    def reading(self, key: str) -> Iterator[Path]:
+        """Yield a local file with a blob of any size; nothing may be written there.
+
+        Raises:
+            BlobMissingError: No blob has this key.
+        """
+        ...
+
     def has(self, key: str) -> bool:
         """Return whether a blob or folder has this key."""
         ...

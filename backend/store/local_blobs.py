@@ -8,12 +8,14 @@ import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from backend.errors import BlobsUnavailableError
 from backend.store.blobs import MANIFEST, BlobInfo, BlobMissingError, key_parts, listed_files
 from tinkergym.errors import StorageFullError
 
 _DRAFT = ".draft-"
+_COPY_BYTES = 2**20
 
 
 class LocalBlobs:
@@ -33,19 +35,21 @@ class LocalBlobs:
 
     def put(self, key: str, content: bytes | bytearray) -> None:
         """See `Blobs`."""
+        with self._writing(key) as file:
+            file.write(content)
+
+    def put_file(self, key: str, path: Path) -> None:
+        """See `Blobs`."""
+        with path.open("rb") as source, self._writing(key) as file:
+            shutil.copyfileobj(source, file, _COPY_BYTES)
+
+    @contextmanager
+    def reading(self, key: str) -> Iterator[Path]:
+        """See `Blobs`."""
         path = self._path(key)
-        draft = path.with_name(f"{_DRAFT}{os.getpid()}-{os.urandom(4).hex()}")
-        with _full_disk_named(path):
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            try:
-                with draft.open("wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                draft.replace(path)
-            finally:
-                draft.unlink(missing_ok=True)
-            _flush(path.parent)
+        if not path.is_file():
+            raise BlobMissingError(key)
+        yield path
 
     def get(self, key: str) -> bytes:
         """See `Blobs`."""
@@ -135,6 +139,22 @@ class LocalBlobs:
             with suppress(FileNotFoundError):
                 if draft.stat().st_mtime < before:
                     draft.unlink()
+
+    @contextmanager
+    def _writing(self, key: str) -> Iterator[BinaryIO]:
+        path = self._path(key)
+        draft = path.with_name(f"{_DRAFT}{os.getpid()}-{os.urandom(4).hex()}")
+        with _full_disk_named(path):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            try:
+                with draft.open("wb") as file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                draft.replace(path)
+            finally:
+                draft.unlink(missing_ok=True)
+            _flush(path.parent)
 
     def _path(self, key: str) -> Path:
         return self._root.joinpath(*key_parts(key))

@@ -65,6 +65,19 @@ class ObjectBlobs:
             content: bytes = self._fs.cat_file(self._path(key))
             return content
 
+    def put_file(self, key: str, path: Path) -> None:
+        """See `Blobs`."""
+        # One part at a time: with s3fs's defaults, 64 MiB take 129 MiB of memory.
+        with self._answers(key):
+            self._fs.put_file(str(path), self._path(key), chunksize=_PART_BYTES, max_concurrency=1)
+
+    @contextmanager
+    def reading(self, key: str) -> Iterator[Path]:
+        """See `Blobs`."""
+        with self._cache.draft() as path:
+            self._download(key, path)
+            yield path
+
     def has(self, key: str) -> bool:
         """See `Blobs`."""
         try:
@@ -111,8 +124,7 @@ class ObjectBlobs:
             # A folder whose upload was interrupted has no manifest, and is not named by a row.
             last = folder / MANIFEST
             for file in (*sorted(set(folder.iterdir()) - {last}), last):
-                with self._answers(key):
-                    self._upload(file, f"{key}/{file.name}")
+                self.put_file(f"{key}/{file.name}", file)
             self._cache.adopt(folder)
 
     def local(self, key: str, names: Collection[str] | None = None) -> Path:
@@ -136,18 +148,9 @@ class ObjectBlobs:
         """See `Blobs`; of uploads, the bucket's own rule does it."""
         self._cache.remove_drafts(before=before)
 
-    def _upload(self, file: Path, key: str) -> None:
-        # One part at a time: with s3fs's defaults, 64 MiB take 129 MiB of memory.
-        self._fs.put_file(str(file), self._path(key), chunksize=_PART_BYTES, max_concurrency=1)
-
     def _download(self, key: str, path: Path) -> None:
-        with (
-            self._answers(key),
-            self._fs.open(self._path(key), "rb", block_size=_PART_BYTES) as remote,
-            path.open("wb") as file,
-        ):
-            while part := remote.read(_PART_BYTES):
-                file.write(part)
+        with self._answers(key):
+            self._fs.get_file(self._path(key), str(path), chunksize=_PART_BYTES, max_concurrency=1)
 
     def _path(self, key: str) -> str:
         return "/".join((self._root, *key_parts(key)))

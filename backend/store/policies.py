@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, Row, delete, or_, select
 
+from backend.store.blobs import checkpoint_key
 from backend.store.database import Database, write_row
 from backend.store.job_rows import FINAL_STATES, NO_AGENT, JobLease, checkpoint_views, fenced
 from backend.store.tables import checkpoints, job_policies, jobs, policies, versions
@@ -124,6 +125,15 @@ def forget_policies(connection: Connection, job_id: str) -> None:
         connection.execute(delete(table).where(table.c.policy_id.in_(made)))
     connection.execute(delete(job_policies).where(job_policies.c.job_id == job_id))
     connection.execute(delete(policies).where(policies.c.made_by_job == job_id))
+
+
+def checkpoints_by_key(connection: Connection, job_id: str) -> dict[str, CheckpointView]:
+    """Return all checkpoints of a job, by their keys among the files of all jobs."""
+    return {
+        checkpoint_key(job_id, agent, view): view
+        for agent in policies_by_agent(connection, job_id)
+        for view in checkpoint_views(connection, job_id, agent)
+    }
 
 
 def record_version(

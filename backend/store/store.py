@@ -19,14 +19,14 @@ from backend.store.job_rows import HeldJob, JobLease, PoolRecord, QueuedJob, Que
 from backend.store.journal import JournalStore
 from backend.store.keys import KeyStore
 from backend.store.leases import LeaseStore
-from backend.store.policies import PolicyStore
+from backend.store.policies import PolicyStore, checkpoints_by_key
 from backend.store.policy_calls import PolicyCalls, PolicyCallStore
 from backend.store.postgres import DatabaseUnreachableError
 from backend.store.references import ReferredPolicy, find_policy
 from backend.store.schema_version import require_current_schema
 from backend.store.service_parts import PartStore
 from backend.store.stored_facts import FactStore
-from backend.store.tables import jobs
+from backend.store.tables import jobs, tenants
 from backend.store.tenant import TenantStore
 from tinkergym.schema.ids import PolicyRef
 
@@ -120,6 +120,32 @@ class Store:
     def commits(self) -> int | None:
         """Return a number that changes with every commit; None if that is unknown now."""
         return self._db.backend.commits()
+
+    def identity(self) -> str:
+        """Return what tells this database from others, and is the same in its copies."""
+        with self._db.read() as connection:
+            first = connection.execute(
+                select(tenants.c.tenant_id, tenants.c.created_at).order_by(tenants.c.created_at)
+            ).first()
+        return "" if first is None else f"{first.tenant_id} {first.created_at!r}"
+
+    def checkpoint_keys(self, job_id: str) -> set[str] | None:
+        """Return the keys of a job's checkpoints among all jobs' files; None without such a job."""
+        with self._db.read() as connection:
+            if job_row(connection, job_id) is None:
+                return None
+            return set(checkpoints_by_key(connection, job_id))
+
+    def checkpoint_files(self) -> set[str]:
+        """Return the keys of all files of all checkpoints, among the files of all jobs."""
+        with self._db.read() as connection:
+            job_ids = connection.scalars(select(jobs.c.job_id)).all()
+            return {
+                f"{key}/{name}"
+                for job_id in job_ids
+                for key, view in checkpoints_by_key(connection, job_id).items()
+                for name in view.files
+            }
 
     def close(self) -> None:
         """Close the database's connections."""

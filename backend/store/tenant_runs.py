@@ -98,8 +98,8 @@ class TenantRuns:
                 yield from self._of_step(job_id, kept, step)
 
     def _of_step(self, job_id: str, kept: KeptEpisodes, step: int) -> Iterator[bytes]:
-        # was moved after the first check.
-        for look in (kept.read, partial(self._rows, job_id), kept.read):
+        # The rows count as long as they are there. A step may move into its file after the first check.
+        for look in (partial(self._rows, job_id), kept.read):
             bodies = look(step)
             first = next(bodies, None)
             if first is not None:

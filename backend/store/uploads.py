@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from pydantic import Field
 
+from backend.errors import BlobsUnavailableError
 from backend.store.blobs import BlobInfo, BlobMissingError, Blobs
 from backend.store.usage import QuotaRoom
 from tinkergym.errors import (
@@ -146,16 +147,7 @@ class Uploads:
 
     def _drop_loose_chunks(self) -> int:
         """Remove chunks that belong to no set; return the size of the others."""
-        wanted: set[str] = set()
-        for blob in self._blobs.files("sets"):
-            with suppress(NotFoundError):  # another request has just removed it
-                wanted.update(self._stored(_name(blob)).chunks)
-        before = time.time() - _LATELY_SECONDS
-        for blob in self._chunks():
-            if _name(blob) not in wanted and blob.written_at < before:
-                # The summary first: without it the chunk does not count as stored.
-                self._blobs.delete(_summary(_name(blob)))
-                self._blobs.delete(_chunk(_name(blob)))
+        drop_loose_chunks(self._blobs, before=time.time() - _LATELY_SECONDS)
         return self.used_bytes()
 
     def complete(self, manifest: DataManifest, *, most_bytes: int, in_use: Collection[str] = ()) -> DataView:
@@ -240,12 +232,17 @@ class Uploads:
         Raises:
             NotFoundError: It was never completed, or is another tenant's.
             CheckpointCorruptError: A chunk differs from what was written.
+            BlobsUnavailableError: A chunk is missing, or cannot be read now.
         """
         for sha256 in self._stored(data_id).chunks:
             try:
                 body = self._blobs.get(_chunk(sha256))
             except BlobMissingError:
-                body = b""
+                where = self._blobs.where(_chunk(sha256))
+                raise BlobsUnavailableError(
+                    f"blob store unavailable: {where} is missing, although a data set names it",
+                    hint="restore it from a backup; the job waits until it is there",
+                ) from None
             if hashlib.sha256(body).hexdigest() != sha256:
                 raise CheckpointCorruptError(
                     f"the uploaded chunk {sha256} differs from what was written", hint="start the job again"
@@ -256,11 +253,8 @@ class Uploads:
         """Return the size of all chunks and sets."""
         return sum(blob.bytes for blob in self._blobs.files())
 
-    def _chunks(self) -> list[BlobInfo]:
-        return [blob for blob in self._blobs.files("chunks") if blob.key.endswith(".json")]
-
     def _count(self) -> int:
-        return len(self._chunks())
+        return len(_chunks(self._blobs))
 
     def _missing(self, manifest: DataManifest) -> list[str]:
         return [sha for sha in dict.fromkeys(manifest.chunks) if not self._blobs.has(_summary(sha))]
@@ -275,14 +269,35 @@ class Uploads:
             )
 
     def _stored(self, data_id: str) -> StoredSet:
-        try:
-            return StoredSet.model_validate_json(self._blobs.get(_set(data_id)))
-        except BlobMissingError:
-            raise NotFoundError(
-                f"there is no data set {data_id}",
-                hint="upload it first, as client.sft(...) does",
-                field="data",
-            ) from None
+        return _stored(self._blobs, data_id)
+
+
+def drop_loose_chunks(uploads: Blobs, *, before: float) -> None:
+    """Remove a tenant's chunks that belong to no set, and are older than this time in Unix seconds."""
+    wanted: set[str] = set()
+    for blob in uploads.files("sets"):
+        with suppress(NotFoundError):  # another request has just removed it
+            wanted.update(_stored(uploads, _name(blob)).chunks)
+    for blob in _chunks(uploads):
+        if _name(blob) not in wanted and blob.written_at < before:
+            # The summary first: without it the chunk does not count as stored.
+            uploads.delete(_summary(_name(blob)))
+            uploads.delete(_chunk(_name(blob)))
+
+
+def _chunks(uploads: Blobs) -> list[BlobInfo]:
+    return [blob for blob in uploads.files("chunks") if blob.key.endswith(".json")]
+
+
+def _stored(uploads: Blobs, data_id: str) -> StoredSet:
+    try:
+        return StoredSet.model_validate_json(uploads.get(_set(data_id)))
+    except BlobMissingError:
+        raise NotFoundError(
+            f"there is no data set {data_id}",
+            hint="upload it first, as client.sft(...) does",
+            field="data",
+        ) from None
 
 
 def _chunk(sha256: str) -> str:

@@ -63,6 +63,11 @@ COMMANDS = {
         "jobs:app",
         "List jobs, follow them, pause, change, cancel and delete them, fetch their checkpoints.",
     ),
+    "backup": (
+        "backup:backup",
+        "Copy the service on this machine, database and checkpoints, to a folder or a bucket.",
+    ),
+    "restore": ("backup:restore", "Make a service from a backup."),
     "keys": ("keys:app", "Create, list and revoke API keys of the service on this machine."),
 }
 """By name: the function or group in `tinkergym.cli`, and the first line of its help."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backend.episodes.episode_requests import step_requests
-from backend.episodes.recorded_actions import RecordedActions, record
+from backend.episodes.recorded_actions import RecordedActions, actions_of, record
 from backend.store.local_blobs import LocalBlobs
 from tests.backend.seats import result_of
 from tinkergym.algorithms import GRPO
@@ -23,7 +23,7 @@ SPEC = RLSpec(
 )
 
 
-def written(folder, keep, steps=3):
+def written(folder, steps=3):
     """Record some steps of job-1; return what can be read of all jobs."""
     every = LocalBlobs(folder)
     for step in range(1, steps + 1):
@@ -31,22 +31,19 @@ def written(folder, keep, steps=3):
             (request, result_of(request, *(one_turn_episode(agent=agent) for agent in "xo")))
             for request in step_requests("job-1", SPEC, step)
         ]
-        record(every.below("job-1"), step, played, keep=keep)
+        record(every.below("job-1"), step, played, epoch=1)
     return RecordedActions(every)
 
 
 def test_finds_action_by_step_episode_and_agent(tmp_path):
-    recorded = written(tmp_path, None)
+    recorded = written(tmp_path)
     assert [recorded.of("job-1", step, 1, "o") for step in (1, 3, 1)] == [["gone"]] * 3
     assert recorded.of("job-1", 1, 99, "o") == []
 
 
-@pytest.mark.parametrize("keep", [0, 2])
-def test_keeps_actions_for_as_many_steps_as_episodes(tmp_path, keep):
-    recorded = written(tmp_path, keep)
-    for step in (1, 2, 3):
-        if step > 3 - keep:
-            assert recorded.of("job-1", step, 0, "x") == ["gone"]
-        else:
-            with pytest.raises(NotFoundError):
-                recorded.of("job-1", step, 0, "x")
+def test_keeps_actions_for_as_many_steps_as_episodes(tmp_path):
+    recorded = written(tmp_path)
+    actions_of(LocalBlobs(tmp_path / "job-1")).keep_newest(2)
+    assert [recorded.of("job-1", step, 0, "x") for step in (2, 3)] == [["gone"]] * 2
+    with pytest.raises(NotFoundError):
+        recorded.of("job-1", 1, 0, "x")

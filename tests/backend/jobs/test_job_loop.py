@@ -7,8 +7,10 @@ import threading
 import pytest
 
 from backend.engines.transformers.engine import TransformersEngine
+from backend.errors import BlobsUnavailableError
 from backend.learner.learner import Learner
 from backend.store.store import ServiceStore
+from tests.backend.scripted_policy import ScriptedPolicy
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError
 from tinkergym.schema.events import JobState
 
@@ -69,6 +71,70 @@ def test_ends_job_in_fifth_attempt_when_service_stays_unavailable(jobs, written_
     end = jobs.events(job_id, "state")[-1]
     assert (end.state, end.attempt) == (JobState.FAILED, 5)
     assert end.error.type == "ServiceUnavailableError"
+
+
+class WithBlobsAway(ScriptedPolicy):
+    """Its checkpoints can be neither read nor written while `away` is set."""
+
+    away = threading.Event()
+
+    def restore(self, at_most=None):
+        self._look()
+        return super().restore(at_most)
+
+    def save(self, step, *, version=None):
+        self._look()
+        super().save(step, version=version)
+
+    def _look(self):
+        if self.away.is_set():
+            raise BlobsUnavailableError("blob store unavailable: it is away")
+
+
+@pytest.fixture
+def away(jobs):
+    """Set while the blobs are away."""
+    jobs.policy_class = WithBlobsAway
+    yield WithBlobsAway.away
+    WithBlobsAway.away.clear()
+
+
+def waits_for_blobs(jobs, job_id):
+    return jobs.service.job(job_id).reason == "blob store unavailable: it is away"
+
+
+def test_waits_while_blobs_are_away_and_repeats_nothing(jobs, away):
+    job_id = jobs.start(steps=3, checkpoint_every=1)
+    jobs.play_step(job_id)
+    jobs.until(job_id, lambda: len(jobs.events(job_id, "checkpoint")) == 1)
+    away.set()
+    jobs.play_step(job_id)
+    jobs.until(job_id, lambda: waits_for_blobs(jobs, job_id))
+    away.clear()
+    jobs.play_on(job_id)
+    assert jobs.state(job_id) is JobState.COMPLETED, jobs.events(job_id, "state")[-1]
+    assert [event.step for event in jobs.events(job_id, "step")] == [1, 2, 3]
+    assert (jobs.service.job(job_id).attempt, jobs.events(job_id, "warning")) == (1, [])
+
+
+def test_starts_nothing_over_when_blobs_are_away_at_resume(jobs, away):
+    job_id = jobs.start(steps=3, checkpoint_every=1)
+    jobs.play_step(job_id)
+    jobs.until(job_id, lambda: len(jobs.events(job_id, "checkpoint")) == 1)
+    away.set()
+    jobs.take_over(job_id)
+    jobs.until(job_id, lambda: waits_for_blobs(jobs, job_id))
+    away.clear()
+    jobs.play_on(job_id)
+    assert "resumed after step 1" in [event.reason for event in jobs.events(job_id, "state")]
+
+
+def test_cancels_job_that_waits_for_blobs(jobs, away):
+    away.set()
+    job_id = jobs.start(steps=3)
+    jobs.until(job_id, lambda: waits_for_blobs(jobs, job_id))
+    jobs.tenant.request_cancel(job_id)
+    jobs.until(job_id, lambda: jobs.state(job_id) is JobState.CANCELLED)
 
 
 def test_fails_no_job_by_what_fails_during_worker_shutdown(lab, written, monkeypatch):

@@ -39,6 +39,19 @@ def test_skips_damaged_checkpoint_with_a_warning(lab):
     assert [warning.name for warning in lab.events(job_id, "warning")] == ["checkpoint_damaged"]
 
 
+def test_waits_for_missing_checkpoint_instead_of_an_older_one(lab):
+    job_id = with_two_checkpoints(lab)
+    newest = lab.folder(lab.events(job_id, "checkpoint")[-1])
+    lab.close_pool()
+    newest.rename(newest.with_name("away"))
+    lab.start_pool()
+    lab.pool.start_job(job_id)
+    lab.until(job_id, lambda: "blob store unavailable" in lab.service.job(job_id).reason)
+    newest.with_name("away").rename(newest)
+    assert {request.step for request in lab.lease(job_id)} == {3}
+    assert lab.events(job_id, "warning") == []
+
+
 def test_skips_checkpoint_that_another_worker_wrote_over(lab):
     job_id = with_two_checkpoints(lab)
     older, newer = (lab.folder(event) for event in lab.events(job_id, "checkpoint"))

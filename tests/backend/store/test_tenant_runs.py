@@ -45,7 +45,7 @@ def test_misses_no_step_that_moves_into_a_file_meanwhile(store, spec, tmp_path, 
 
     def move():
         for step, packed in service.packed_episodes(lease.job_id, 1):
-            KeptEpisodes(files).write(step, packed)
+            KeptEpisodes(files).write(step, packed, epoch=1)
         service.discard_episodes(lease, through_step=1)
 
     found = list(ada.stored_episodes(lease.job_id, MovedMeanwhile(files, move, at=at)))

@@ -1,0 +1,109 @@
+"""Removes the blobs that no row names: what killed writers, lost leases and deleted jobs left.
+
+Only what is older than a day, because a blob is written before its row. Several services on one store may
+collect at once: each deletes what is left over, and deleting twice is no error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
+
+from backend.store.blobs import BlobMissingError, Blobs
+from backend.store.store import Store
+from backend.store.uploads import drop_loose_chunks
+from tinkergym.errors import TinkerGymError
+
+_log = logging.getLogger(__name__)
+
+LEFT_OVER_SECONDS = 86_400.0
+_OWNER = "owner.json"
+_PASS_SECONDS = 6 * 3600.0
+_FOLDER_SECONDS = 0.2
+"""Between two jobs of a pass."""
+
+
+class Collector:
+    """One pass over all blobs of a service."""
+
+    def __init__(
+        self, store: Store, *, job_files: Blobs, uploads: Blobs, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._store, self._jobs, self._uploads, self._clock = store, job_files, uploads, clock
+
+    def collect(self) -> Iterator[str]:
+        """Remove what is left over, job by job; yield the name of each folder after it."""
+        if not self._is_ours():
+            _log.error(
+                "%s belongs to the service of another database, so nothing there is collected",
+                self._jobs.where(""),
+            )
+            return
+        before = self._clock() - LEFT_OVER_SECONDS
+        for job_id in self._jobs.folders():
+            self._collect_job(job_id, before)
+            yield job_id
+        for tenant in self._uploads.folders():
+            drop_loose_chunks(self._uploads.below(tenant), before=before)
+            yield tenant
+        for blobs in (self._jobs, self._uploads):
+            blobs.remove_drafts(before=before)
+
+    def _collect_job(self, job_id: str, before: float) -> None:
+        # Listed before the rows are read: what gets a row in between is not in the list, or is there.
+        files = self._jobs.files(job_id)
+        named = self._store.checkpoint_keys(job_id)
+        if named is None:
+            if all(blob.written_at < before for blob in files):
+                self._jobs.delete(job_id)
+            return
+        newest: dict[str, float] = defaultdict(float)
+        for blob in files:
+            folder = str(PurePosixPath(job_id, blob.key).parent)
+            if blob.key.startswith("checkpoints/"):
+                newest[folder] = max(newest[folder], blob.written_at)
+        for folder, written_at in newest.items():
+            if folder not in named and written_at < before:
+                self._jobs.delete(folder)
+
+    def _is_ours(self) -> bool:
+        """Return whether this database's service wrote the blobs: another's rows name none of them."""
+        ours = {"database": self._store.identity()}
+        try:
+            found = json.loads(self._jobs.get(_OWNER))
+        except BlobMissingError:
+            self._jobs.put(_OWNER, json.dumps(ours).encode())
+            return True
+        return bool(found == ours)
+
+
+class CollectorThread:
+    """Runs a pass every few hours, with pauses between the jobs, until the process ends."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector, self._end = collector, threading.Event()
+        self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End it after the current job."""
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        # Services that start together do not collect together.
+        pause = random.uniform(0.1, 0.2) * _PASS_SECONDS
+        while not self._end.wait(pause):
+            pause = _PASS_SECONDS
+            try:
+                for _ in self._collector.collect():
+                    if self._end.wait(_FOLDER_SECONDS):
+                        return
+            except (TinkerGymError, OSError):
+                _log.exception("left-over blobs could not be removed; the next pass tries again")

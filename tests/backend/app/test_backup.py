@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import json
+from contextlib import closing
+
+import pytest
+
+from backend.app import backup
+from backend.config import ServiceConfig
+from backend.errors import ConfigError
+from backend.store.blobs import new_checkpoint_key
+from backend.store.local_blobs import LocalBlobs
+from backend.store.store import Store
+from tests.backend.store.blob_places import fill
+from tinkergym.schema.events import CheckpointView
+from tinkergym.schema.jobs.parts import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+
+SPEC = RLSpec(environment=EnvironmentRef(id="board/TicTacToeVs-v0"), steps=5)
+
+
+class Service:
+    """A data folder with one job, and what its worker does."""
+
+    def __init__(self, folder):
+        self.config = ServiceConfig(data_dir=folder)
+        folder.mkdir(mode=0o700)
+        self.store = Store.open(self.config.store_url)
+        self.store.keys.ensure_tenant("ada")
+        job_id = self.store.tenant("ada").create_job(SPEC, {}).job_id
+        self.lease = self.store.service().acquire(job_id, "w", 30, now=0)
+        (folder / "operator.key").write_text("secret")
+        self.steps = 0
+
+    def save(self):
+        """Write the next checkpoint, and remove the one before."""
+        self.steps += 1
+        key = new_checkpoint_key(self.lease.job_id, "", self.steps, epoch=1)
+        fill(self.config.job_files, key, weights=b"%d" % self.steps)
+        view = CheckpointView(
+            step=self.steps, policy_version=1, key=key, sha256="00", files={"manifest.json": 9, "weights": 1}
+        )
+        self.store.service().add_checkpoint(self.lease, view)
+        if self.steps > 1:
+            self.store.service().remove_checkpoint(self.lease, self.steps - 1)
+            self.config.job_files.delete(new_checkpoint_key(self.lease.job_id, "", self.steps - 1, epoch=1))
+
+
+class BusyTarget(LocalBlobs):
+    """A backup during which the service goes on."""
+
+    def __init__(self, root, meanwhile, *, times):
+        super().__init__(root)
+        self._meanwhile, self._left = meanwhile, [times]
+
+    def below(self, key):
+        below = BusyTarget(self._path(key), self._meanwhile, times=0)
+        below._left = self._left
+        return below
+
+    def put_file(self, key, path):
+        super().put_file(key, path)
+        if self._left[0]:
+            self._left[0] -= 1
+            self._meanwhile()
+
+
+@pytest.fixture
+def service(tmp_path):
+    made = Service(tmp_path / "before")
+    made.save()
+    yield made
+    made.store.close()
+
+
+def checkpoints(config, job_id):
+    """Return the steps of the checkpoints, with their weights."""
+    with closing(Store.open(config.store_url)) as store:
+        views = store.service().checkpoints(job_id)
+    return {view.step: (config.job_files.local(view.key) / "weights").read_bytes() for view in views}
+
+
+def test_restores_database_and_blobs_that_fit_together(service, tmp_path, capsys):
+    service.save()
+    target, places = str(tmp_path / "backup"), [f"data_dir={tmp_path / name}" for name in ("before", "after")]
+    for _ in range(2):  # the second into the same place
+        assert backup.main(["--set", places[0], "backup", target]) == 0
+        service.save()
+    capsys.readouterr()
+    elsewhere = f"blobs={tmp_path / 'elsewhere'}"
+    assert backup.main(["--json", "--set", places[1], "--set", elsewhere, "restore", target]) == 0
+    assert json.loads(capsys.readouterr().out)["blobs"] == 2
+    config = ServiceConfig(data_dir=tmp_path / "after", blobs=str(tmp_path / "elsewhere"))
+    assert checkpoints(config, service.lease.job_id) == {3: b"3"}
+    assert config.operator_key_file.read_text() == "secret"
+    assert config.operator_key_file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_backs_up_service_that_goes_on_meanwhile(service, tmp_path, times):
+    backup.back_up(service.config, BusyTarget(tmp_path / "backup", service.save, times=times))
+    after = ServiceConfig(data_dir=tmp_path / "after")
+    backup.restore(after, LocalBlobs(tmp_path / "backup"))
+    ((step, weights),) = checkpoints(after, service.lease.job_id).items()
+    assert weights == b"%d" % step
+
+
+def test_restores_over_no_database_and_from_no_unfinished_backup(service, tmp_path):
+    target = LocalBlobs(tmp_path / "backup")
+    backup.back_up(service.config, target)
+    with pytest.raises(ConfigError, check=lambda error: error.field == "database_url"):
+        backup.restore(service.config, target)
+    target.delete("backup.json")
+    with pytest.raises(ConfigError, check=lambda error: error.field == "TARGET"):
+        backup.back_up(service.config, target)
+    after = ServiceConfig(data_dir=tmp_path / "after")
+    with pytest.raises(ConfigError, check=lambda error: error.field == "SOURCE"):
+        backup.restore(after, target)
+
+
+def test_continues_an_interrupted_backup(service, tmp_path):
+    class InterruptedBackupError(Exception):
+        pass
+
+    def stop():
+        raise InterruptedBackupError
+
+    with pytest.raises(InterruptedBackupError):
+        backup.back_up(service.config, BusyTarget(tmp_path / "backup", stop, times=1))
+    after = ServiceConfig(data_dir=tmp_path / "after")
+    with pytest.raises(ConfigError, check=lambda error: error.field == "SOURCE"):
+        backup.restore(after, LocalBlobs(tmp_path / "backup"))
+    backup.back_up(service.config, LocalBlobs(tmp_path / "backup"))
+    backup.restore(after, LocalBlobs(tmp_path / "backup"))
+    assert checkpoints(after, service.lease.job_id) == {1: b"1"}
+
+
+def test_keeps_backup_of_another_service(service, tmp_path):
+    target = LocalBlobs(tmp_path / "backup")
+    backup.back_up(service.config, target)
+    other = Service(tmp_path / "other")
+    other.store.close()
+    with pytest.raises(ConfigError, check=lambda error: error.field == "TARGET"):
+        backup.back_up(other.config, target)
+
+
+def test_names_a_service_that_is_not_there(tmp_path, capsys):
+    assert backup.main(["--set", f"data_dir={tmp_path / 'none'}", "backup", str(tmp_path / "backup")]) == 1
+    assert "there is no database" in capsys.readouterr().err

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from backend.store.blobs import new_checkpoint_key
+from backend.store.collector import LEFT_OVER_SECONDS, Collector
+from backend.store.store import Store
+from tests.backend.store.blob_places import PLACES, fill, open_place
+from tinkergym.schema.events import CheckpointView
+
+
+@pytest.fixture(params=PLACES)
+def blobs(request, tmp_path):
+    return open_place(request.param, tmp_path, request)[0]
+
+
+@pytest.fixture
+def job(store, spec, blobs):
+    """A job's lease and the keys of two checkpoints: the first has a row, the second none."""
+    lease = store.service().acquire(store.tenant("ada").create_job(spec, {}).job_id, "w", 30, now=0)
+    keys = [new_checkpoint_key(lease.job_id, "", 1, epoch=epoch) for epoch in (2, 1)]
+    for key in keys:
+        fill(blobs.below("jobs"), key, weights=b"123")
+    view = CheckpointView(step=1, policy_version=1, key=keys[0], sha256="00", files={})
+    store.service().add_checkpoint(lease, view)
+    blobs.put(f"jobs/{lease.job_id}/episodes/step-000001/e1.zlib", b"episodes")
+    return lease, keys
+
+
+def collect(store, blobs, *, days):
+    now = time.time() + days * LEFT_OVER_SECONDS
+    collector = Collector(
+        store, job_files=blobs.below("jobs"), uploads=blobs.below("uploads"), clock=lambda: now
+    )
+    return list(collector.collect())
+
+
+def test_removes_after_a_day_what_no_row_names(store, blobs, job):
+    lease, (named, left_over) = job
+    collect(store, blobs, days=0.9)
+    assert blobs.has(f"jobs/{left_over}/weights")
+    collect(store, blobs, days=1.1)
+    assert not blobs.has(f"jobs/{left_over}")
+    assert blobs.has(f"jobs/{named}/weights")
+    assert blobs.has(f"jobs/{lease.job_id}/episodes/step-000001/e1.zlib")
+
+
+def test_removes_files_of_deleted_jobs_and_of_broken_uploads(store, blobs, job):
+    for key in ("jobs/job-gone/episodes/step-000001/e1.zlib", "uploads/tenant/chunks/00.json"):
+        blobs.put(key, b"left")
+    collect(store, blobs, days=1.1)
+    assert [info.key for info in blobs.files("uploads")] == []
+    assert "job-gone" not in blobs.folders("jobs")
+
+
+def test_leaves_everything_to_the_service_of_another_database(store, blobs, job, tmp_path, clock):
+    collect(store, blobs, days=0)
+    clock.now += 1.0
+    other = Store.open(f"sqlite:///{tmp_path / 'other.sqlite3'}", clock=clock)
+    other.keys.ensure_tenant("ada")
+    assert collect(other, blobs, days=99) == []
+    other.close()
+    assert blobs.has(f"jobs/{job[1][0]}/weights")
