@@ -145,5 +145,6 @@ def test_keeps_backup_of_another_service(service, tmp_path):
 
 
 def test_names_a_service_that_is_not_there(tmp_path, capsys):
-    assert backup.main(["--set", f"data_dir={tmp_path / 'none'}", "backup", str(tmp_path / "backup")]) == 1
-    assert "there is no database" in capsys.readouterr().err
+    settings = ["--json", "--set", f"data_dir={tmp_path / 'none'}"]
+    assert backup.main([*settings, "backup", str(tmp_path / "backup")]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["field"] == "database_url"
