@@ -141,15 +141,15 @@ def serve(
 
 
 def _require_machines(config: ServiceConfig) -> None:
-    """Check that workers can run, here or in the cluster, before anything starts."""
+    """Check that workers can run, here or in the cluster, and save, before anything starts."""
+    if config.blobs:
+        require_usable(config.blobs_in("jobs"))
     if config.ray.address:
         require_cluster(config)
         return
     if config.engine == "vllm":
         require_vllm()  # All workers run on this machine, with this Python.
     require_gpus(config)
-    if config.blobs:
-        require_usable(config.blobs_in("jobs"))
 
 
 def _start_over(config: ServiceConfig, say: Callable[[Notice], None]) -> None:
