@@ -1,1 +1,1 @@
-"""Small parts that every folder may need: a dict that forgets, packages that may not be installed."""
+"""Small parts that every folder may need: a dict that forgets, optional packages, names imported late."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tinkergym.basics.late_names import late_names
 
 if TYPE_CHECKING:
     from tinkergym.registration.environments import registered
@@ -11,10 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["find_packs", "registered"]
 
-_HOMES = {"find_packs": "packs", "registered": "environments"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'tinkergym.registration' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"tinkergym.registration.{_HOMES[name]}"), name)
+__getattr__ = late_names(
+    __name__,
+    {"packs": "find_packs", "environments": "registered"},
+)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tinkergym.basics.late_names import late_names
 
 if TYPE_CHECKING:
     from tinkergym.rubrics.group import GroupMember, score_members
@@ -13,21 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupMember", "LLMJudge", "Rubric", "RubricResult", "Term", "math_equal", "score_members"]
 
-_HOMES = {
-    "GroupMember": "group",
-    "LLMJudge": "llm_judge",
-    "Rubric": "rubric",
-    "RubricResult": "rubric",
-    "Term": "rubric",
-    "math_equal": "mathematics",
-    "score_members": "group",
-}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'tinkergym.rubrics' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"tinkergym.rubrics.{home}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = late_names(
+    __name__,
+    {
+        "group": "GroupMember score_members",
+        "llm_judge": "LLMJudge",
+        "mathematics": "math_equal",
+        "rubric": "Rubric RubricResult Term",
+    },
+)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tinkergym.basics.late_names import late_names
 from tinkergym.spaces.text import Text
 
 if TYPE_CHECKING:
@@ -26,20 +26,14 @@ __all__ = [
     "to_json",
 ]
 
-_HOMES = {
-    "Chat": "chat",
-    "Image": "image",
-    "from_json": "values",
-    "json_schema": "schema",
-    "space_from_json": "reading",
-    "space_to_json": "documents",
-    "to_json": "values",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'tinkergym.spaces' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"tinkergym.spaces.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = late_names(
+    __name__,
+    {
+        "chat": "Chat",
+        "documents": "space_to_json",
+        "image": "Image",
+        "reading": "space_from_json",
+        "schema": "json_schema",
+        "values": "from_json to_json",
+    },
+)

@@ -3,8 +3,9 @@
 A name is imported when it is first asked for: the processes of environments need few of them.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tinkergym.basics.late_names import late_names
 
 if TYPE_CHECKING:
     from tinkergym.testing.bundles import byte_bundle
@@ -26,22 +27,14 @@ __all__ = [
     "ledger_violations",
 ]
 
-_HOMES = {
-    "FAMILIES": "template_families",
-    "EnvContract": "contract",
-    "FakeConnection": "fake_connection",
-    "RandomTokenSampler": "samplers",
-    "RecordingSampler": "ledger_checks",
-    "ScriptedSampler": "samplers",
-    "byte_bundle": "bundles",
-    "family_bundle": "template_families",
-    "ledger_violations": "ledger_checks",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'tinkergym.testing' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"tinkergym.testing.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = late_names(
+    __name__,
+    {
+        "bundles": "byte_bundle",
+        "contract": "EnvContract",
+        "fake_connection": "FakeConnection",
+        "ledger_checks": "RecordingSampler ledger_violations",
+        "samplers": "RandomTokenSampler ScriptedSampler",
+        "template_families": "FAMILIES family_bundle",
+    },
+)

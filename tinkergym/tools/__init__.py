@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tinkergym.basics.late_names import late_names
 
 if TYPE_CHECKING:
     from tinkergym.tool_calls.syntax import parse_calls, render_calls
@@ -13,21 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["PythonTool", "Tool", "describe_tools", "parse_calls", "python_tool", "render_calls", "tool"]
 
-_HOMES = {
-    "PythonTool": "tinkergym.tools.python",
-    "Tool": "tinkergym.tools.definition",
-    "describe_tools": "tinkergym.tools.prompt",
-    "parse_calls": "tinkergym.tool_calls.syntax",
-    "python_tool": "tinkergym.tools.python",
-    "render_calls": "tinkergym.tool_calls.syntax",
-    "tool": "tinkergym.tools.definition",
-}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'tinkergym.tools' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__ = late_names(
+    __name__,
+    {
+        "definition": "Tool tool",
+        "prompt": "describe_tools",
+        "python": "PythonTool python_tool",
+        "tinkergym.tool_calls.syntax": "parse_calls render_calls",
+    },
+)

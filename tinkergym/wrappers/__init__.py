@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tinkergym.basics.late_names import late_names
 
 if TYPE_CHECKING:
     from tinkergym.games.against_opponent import AgainstOpponent
@@ -35,26 +36,20 @@ __all__ = [
     "read_transcripts",
 ]
 
-# Loaded on first use: `import tinkergym` must load neither httpx nor Gymnasium.
-_HOMES = {
-    "AgainstOpponent": "tinkergym.games.against_opponent",
-    "ExtractAnswer": "tinkergym.wrappers.extract_answer",
-    "IllegalAction": "tinkergym.wrappers.illegal_action",
-    "RecordTranscript": "tinkergym.wrappers.record_transcript",
-    "RewardTerms": "tinkergym.wrappers.reward_terms",
-    "StripReasoning": "tinkergym.wrappers.strip_reasoning",
-    "SystemPrompt": "tinkergym.wrappers.system_prompt",
-    "ToolCalling": "tinkergym.wrappers.tool_calling",
-    "TrainRemotely": "tinkergym.wrappers.train_remotely",
-    "TurnLimit": "tinkergym.wrappers.turn_limit",
-    "Verbalize": "tinkergym.wrappers.verbalize",
-    "Wording": "tinkergym.wrappers.wording",
-    "read_transcripts": "tinkergym.wrappers.record_transcript",
-}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'tinkergym.wrappers' has no attribute {name!r}")
-    return getattr(importlib.import_module(home), name)
+__getattr__ = late_names(
+    __name__,
+    {
+        "extract_answer": "ExtractAnswer",
+        "illegal_action": "IllegalAction",
+        "record_transcript": "RecordTranscript read_transcripts",
+        "reward_terms": "RewardTerms",
+        "strip_reasoning": "StripReasoning",
+        "system_prompt": "SystemPrompt",
+        "tinkergym.games.against_opponent": "AgainstOpponent",
+        "tool_calling": "ToolCalling",
+        "train_remotely": "TrainRemotely",
+        "turn_limit": "TurnLimit",
+        "verbalize": "Verbalize",
+        "wording": "Wording",
+    },
+)
