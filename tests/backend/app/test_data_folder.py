@@ -33,6 +33,12 @@ def test_gives_a_folder_and_database_to_one_service_at_once(tmp_path, second, fi
         pass
 
 
+def test_lets_gateways_share_folder_of_a_running_service(tmp_path):
+    config = ServiceConfig(data_dir=tmp_path / "data")
+    with claimed(config), claimed(config, schedules=False), claimed(config, schedules=False):
+        assert config.data_dir.is_dir()
+
+
 def test_rejects_a_folder_that_other_users_can_write_to(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data").chmod(0o777)

@@ -39,6 +39,9 @@ class ScriptedWorkers:
     weights: dict[str, int] = field(default_factory=dict)
     """What a model's pool takes, in GB; 1 for those that are missing."""
     without_place: dict[str, Unplaced] = field(default_factory=dict)
+    nodes: dict[str, int] = field(default_factory=dict)
+    """The memory of a cluster's nodes, in bytes."""
+    node_by_model: dict[str, str] = field(default_factory=dict)
 
     def running(self) -> list[Running]:
         return self.found
@@ -50,10 +53,10 @@ class ScriptedWorkers:
         return self.without_place
 
     def node_bytes(self) -> dict[str, int]:
-        return {}
+        return self.nodes
 
     def node_of(self, pool_id: str) -> str:
-        return ""
+        return self.node_by_model.get(self.pools[pool_id], "")
 
     def start_env_worker(self, pool_id: str, worker_id: str) -> None:
         self.env_workers[worker_id] = pool_id
