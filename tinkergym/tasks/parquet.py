@@ -60,6 +60,7 @@ class ParquetTasks(TaskSource):
             raise InvalidRequestError(f"the task file {root} does not exist", field="path")
         self._name = root.name if self.split is None else f"{root.name}/{self.split}"
         self._opened: _Rows | None = None
+        self._keys: tuple[object, ...] = ()
 
     @property
     def name(self) -> str:
@@ -80,9 +81,22 @@ class ParquetTasks(TaskSource):
         return self._rows().row(index)
 
     def _rows(self) -> _Rows:
-        if self._opened is None:
-            key = ("parquet", *map(file_key, self._files))
-            self._opened = shared(key, lambda: _Rows(self._files))
+        try:
+            keys: tuple[object, ...] = tuple(map(file_key, self._files))
+        except OSError:
+            if self._opened is None:
+                raise
+            return self._opened  # What is mapped stays readable without its name.
+        if self._opened is None or keys != self._keys:
+            opened = shared(("parquet", *keys), lambda: _Rows(self._files))
+            if self._opened is not None and not opened.has_footers_of(self._opened):
+                raise InvalidRequestError(
+                    f"{self._files[0]} changed after its tasks were first read",
+                    hint="make the environment anew, as a new job does, or write new data to a new file",
+                    field="path",
+                    code="data_changed",
+                )
+            self._opened, self._keys = opened, keys
             refuse_empty(self, self._opened.count)
         return self._opened
 
@@ -108,6 +122,7 @@ class _Rows:
             opened = [(path, pq.ParquetFile(path, memory_map=True)) for path in files]
         except (pa.ArrowInvalid, OSError) as error:
             raise InvalidRequestError(f"{files[0]} cannot be read: {error}", field="path") from error
+        self._footers = [file.metadata for _, file in opened]
         self._groups = [(path, file, i) for path, file in opened for i in range(file.num_row_groups)]
         sizes = (file.metadata.row_group(i).num_rows for _, file, i in self._groups)
         self._damaged = (pa.ArrowException, OSError, UnicodeDecodeError)
@@ -118,6 +133,12 @@ class _Rows:
     @property
     def count(self) -> int:
         return self._starts[-1]
+
+    def has_footers_of(self, other: _Rows) -> bool:
+        """Whether these are the other files written again, by the sizes and statistics of their columns."""
+        return len(self._footers) == len(other._footers) and all(
+            one.equals(earlier) for one, earlier in zip(self._footers, other._footers, strict=True)
+        )
 
     def row(self, index: int) -> Task:
         group = bisect_right(self._starts, index) - 1
