@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
-from backend.jobs.job_control import JobControl
 from backend.learner.checkpoints import Checkpoint
 from backend.learner.learner import Learner
 from backend.policies.step_change import StepChange
+from tests.backend.scripted_policy import ScriptedPolicy
 from tinkergym.algorithms import GRPO
 from tinkergym.errors import NonFiniteLossError
 from tinkergym.schema.events import JobState
@@ -73,12 +71,31 @@ def test_costs_only_their_step_by_numbers_that_are_not_finite(lab, monkeypatch, 
     assert kept(lab, job_id) == [2]
 
 
-def test_costs_only_a_step_when_playing_ahead_too(lab, monkeypatch):
-    Poisoned(monkeypatch, gradient=3)
-    job_id = lab.start(steps=5, max_staleness=1)
-    lab.play_on(job_id)
-    ended(lab, job_id, "NonFiniteLossError")
-    assert kept(lab, job_id) == [2]
+class PoisonedPolicy(ScriptedPolicy):
+    """Its optimizer refuses the gradient of one step."""
+
+    refused = 3
+
+    def optim_step(self, **settings):
+        if self.calls.count("batch") == self.refused:
+            with self._change.applying():
+                raise NonFiniteLossError("the gradient is nan")
+        return super().optim_step(**settings)
+
+
+def stored(jobs, job_id):
+    """The steps of the job's checkpoints; the weights in each are those of its version."""
+    views = jobs.service.checkpoints(job_id)
+    assert [view.sha256 for view in views] == [jobs.weights(job_id, view.step) for view in views]
+    return [view.step for view in views]
+
+
+def test_costs_only_a_step_when_playing_ahead_too(jobs):
+    jobs.policy_class = PoisonedPolicy
+    job_id = jobs.start(steps=5, max_staleness=1)
+    jobs.play_on(job_id)
+    ended(jobs, job_id, "NonFiniteLossError")
+    assert stored(jobs, job_id) == [2]
 
 
 def test_costs_only_its_step_by_drift(lab):
@@ -90,41 +107,43 @@ def test_costs_only_its_step_by_drift(lab):
     assert kept(lab, job_id) == [2]
 
 
-def test_costs_only_its_step_when_cancelled_before_first_update(lab, monkeypatch):
-    logprobs, cancel, heard = Learner.logprobs, JobControl.cancel, threading.Event()
+def test_costs_only_its_step_when_cancelled_before_first_update(jobs):
+    class Cancelled(ScriptedPolicy):
+        def logprobs(self, sequences):
+            if jobs.service.job(job_id).step == 1:
+                jobs.tenant.request_cancel(job_id)
+                jobs.worker.beat()
+            return super().logprobs(sequences)
 
-    def cancelled_in_the_second(self, *arguments):
-        if lab.service.job(job_id).step == 1:
-            lab.tenant.request_cancel(job_id)
-            assert heard.wait(20)
-        return logprobs(self, *arguments)
-
-    monkeypatch.setattr(Learner, "logprobs", cancelled_in_the_second)
-    monkeypatch.setattr(JobControl, "cancel", lambda self: (cancel(self), heard.set()))
+    jobs.policy_class = Cancelled
     # With it the learner is asked for logprobs before the first of the step's updates.
     algorithm = GRPO(group_size=2, groups_per_step=2, minibatches=2, importance_correction="truncated")
-    job_id = lab.start_later(steps=5, algorithm=algorithm)
-    lab.pool.start_job(job_id)
-    lab.play_on(job_id)
-    assert lab.state(job_id) is JobState.CANCELLED
-    assert [view.step for view in lab.service.checkpoints(job_id)] == [1]
+    job_id = jobs.start_later(steps=5, algorithm=algorithm)
+    jobs.start_job(job_id)
+    jobs.play_on(job_id)
+    assert jobs.state(job_id) is JobState.CANCELLED
+    assert stored(jobs, job_id) == [1]
 
 
-def test_drops_policy_that_a_step_has_changed_in_part(lab, monkeypatch):
-    Poisoned(monkeypatch, gradient=4)
-    job_id = lab.start(steps=5, algorithm=GRPO(group_size=2, groups_per_step=2, updates_per_step=2))
-    lab.play_on(job_id)
-    ended(lab, job_id, "NonFiniteLossError")
-    assert lab.service.job(job_id).step == 1
-    assert kept(lab, job_id) == []
+def test_drops_policy_that_a_step_has_changed_in_part(jobs):
+    class Later(PoisonedPolicy):
+        refused = 4
+
+    jobs.policy_class = Later
+    job_id = jobs.start(steps=5, algorithm=GRPO(group_size=2, groups_per_step=2, updates_per_step=2))
+    jobs.play_on(job_id)
+    ended(jobs, job_id, "NonFiniteLossError")
+    assert jobs.service.job(job_id).step == 1
+    assert stored(jobs, job_id) == []
 
 
-def test_keeps_last_good_version_of_job_on_written_data(lab, written, monkeypatch):
-    Poisoned(monkeypatch, gradient=3)
-    job_id = written.start("sft", ROWS, steps=5)
-    ended(lab, job_id, "NonFiniteLossError")
-    (view,) = lab.service.checkpoints(job_id)
-    assert (view.step, Checkpoint.open(lab.folder(view)).manifest.optimizer_steps) == (2, 2)
+def test_keeps_last_good_version_of_job_on_written_data(jobs, written_jobs):
+    jobs.policy_class = PoisonedPolicy
+    job_id = written_jobs.start("sft", ROWS, steps=5)
+    ended(jobs, job_id, "NonFiniteLossError")
+    (view,) = jobs.service.checkpoints(job_id)
+    # Its optimizer refused the third step, so the policy is still that of the second.
+    assert (view.step, view.sha256) == (2, jobs.worker.policies[job_id][""].weights)
 
 
 def test_knows_only_of_refused_gradients_that_nothing_changed():
