@@ -66,7 +66,7 @@ def require_cluster(config: ServiceConfig) -> None:
         refusal = json.loads(done.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
         raise ConfigError(
-            f"the Ray cluster at {config.ray.address} cannot be asked: {error}", field=_FIELD
+            f"the Ray cluster at {config.ray.address} cannot be asked ({error})", field=_FIELD
         ) from error
     if refusal is not None:
         raise from_wire(refusal)
@@ -106,7 +106,7 @@ def require_open(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
     except OSError as error:
         raise ConfigError(
-            f"nothing answers at the Ray cluster's address {address}: {error}",
+            f"nothing answers at the Ray cluster's address {address} ({error.strerror or error})",
             hint="check ray.address and that the head node runs",
             field=_FIELD,
         ) from error
@@ -128,7 +128,7 @@ def _look(config: ServiceConfig) -> None:
         ) from error
     except Exception as error:
         raise ConfigError(
-            f"the Ray cluster at {address} does not answer: {type(error).__name__}", field=_FIELD
+            f"the Ray cluster at {address} does not answer ({type(error).__name__})", field=_FIELD
         ) from error
     require_reachable([str(node.node_manager_address) for node in nodes.values()], address, config)
 

@@ -187,6 +187,10 @@ class Hosts:
         with suppress(AssertionError):
             self.run(number, sys.executable, "-m", "ray.scripts.scripts", "stop", "--force")
 
+    def kill(self, number: int, name: str) -> None:
+        """Kill all processes of this name on a host, if there are any."""
+        subprocess.run(self.command(number, "pkill", "-KILL", "-x", name), check=False)
+
     def cut(self, number: int) -> None:
         """Take a host's network away."""
         _run("ip", "link", "set", f"{self._tag}h{number}v", "down")

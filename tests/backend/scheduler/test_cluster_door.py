@@ -7,6 +7,7 @@ import pytest
 from backend.config import ServiceConfig
 from backend.errors import ConfigError
 from backend.scheduler.cluster_door import require_open, require_reachable, set_token
+from backend.scheduler.unplaced import CLUSTER
 
 
 def settings(tmp_path, **ray):
@@ -41,6 +42,9 @@ def test_refuses_an_address_at_which_nothing_answers():
     with pytest.raises(ConfigError) as refused:
         require_open(address)
     assert refused.value.field == "ray.address"
+    # It becomes the reason of jobs that wait, in which a colon stands before an older one.
+    assert CLUSTER in refused.value.message
+    assert ": " not in refused.value.message
 
 
 @pytest.mark.parametrize("address", ["ray://10.0.0.5:10001", "10.0.0.5", "http://10.0.0.5:6379"])
