@@ -73,26 +73,31 @@ class EnvTokens:
         """Delete the tokens that no job needs any more, except recent ones.
 
         Args:
-            in_use: Names used by unfinished jobs, of all tenants.
+            in_use: Names used by unfinished jobs, of all tenants; read only if there are old tokens.
             now: Unix seconds.
 
         Returns:
             How many were deleted.
         """
-        if not self._folder.exists():
-            return 0
+        if not any(_is_old(file, now) for file in self._files()):
+            return 0  # Without asking for `in_use`, which may be long.
         stored = (str(secret) for ref in in_use for secret in _secrets(ref))
         needed = {name.removeprefix(_PREFIX) for name in stored if name.startswith(_PREFIX)}
         removed = 0
         # Exclusively: between the check of a file's age and its deletion, the same token must not be stored
         # again.
         with self._alone():
-            for file in self._folder.iterdir():
-                old = now - file.stat().st_mtime > _GRACE_SECONDS
-                if old and _TOKEN_FILE.fullmatch(file.name) and file.name not in needed:
+            for file in self._files():
+                if file.name not in needed and _is_old(file, now):
                     file.unlink()
                     removed += 1
         return removed
+
+    def _files(self) -> list[Path]:
+        """Return the tokens, and drafts of killed processes."""
+        if not self._folder.exists():
+            return []
+        return [file for file in self._folder.iterdir() if _TOKEN_FILE.fullmatch(file.name)]
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -129,6 +134,13 @@ class EnvTokens:
                     os.link(draft, self._folder / name)
         finally:
             draft.unlink(missing_ok=True)
+
+
+def _is_old(file: Path, now: float) -> bool:
+    try:
+        return now - file.stat().st_mtime > _GRACE_SECONDS
+    except FileNotFoundError:  # A draft that has become a token.
+        return False
 
 
 def _secrets(ref: EnvironmentRef) -> Iterator[object]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import heapq
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence
 
-from backend.store.store import QueuedJob
+from backend.store.store import QueuedJob, QueueGroup
 
 
 def next_jobs(
@@ -20,7 +21,7 @@ def next_jobs(
     A job whose model has no free slot lets others pass (backfill): slots of different models do not compete.
 
     Args:
-        waiting: In any order.
+        waiting: In any order; at least those that `heads_needed` says.
         free_slots: Free places of each model's pool; a missing model has none.
         running_by_tenant: Running jobs of each tenant.
         tenant_slots: Jobs that a tenant may still start on a model, by both; unlimited without an entry.
@@ -31,18 +32,53 @@ def next_jobs(
     free = Counter(dict(free_slots))
     share = Counter(dict(running_by_tenant))
     own = dict(tenant_slots or {})
-    left = sorted(waiting, key=lambda job: job.created_at)
+    lines: defaultdict[tuple[str, str], deque[QueuedJob]] = defaultdict(deque)
+    for job in sorted(waiting, key=lambda job: job.created_at):
+        lines[job.tenant_id, job.model].append(job)
+    heap = [(share[key[0]], line[0].created_at, key) for key, line in lines.items()]
+    heapq.heapify(heap)
     chosen: list[QueuedJob] = []
-    while True:
-        startable = [
-            job for job in left if free[job.model] > 0 and own.get((job.tenant_id, job.model), 1) > 0
-        ]
-        if not startable:
-            return chosen
-        job = min(startable, key=lambda candidate: (share[candidate.tenant_id], candidate.created_at))
-        left.remove(job)
-        free[job.model] -= 1
-        share[job.tenant_id] += 1
-        if (job.tenant_id, job.model) in own:
-            own[job.tenant_id, job.model] -= 1
-        chosen.append(job)
+    while heap:
+        counted, created_at, key = heapq.heappop(heap)
+        tenant_id, model = key
+        if free[model] <= 0 or own.get(key, 1) <= 0:
+            continue
+        if counted != share[tenant_id]:  # It got a slot of another model meanwhile.
+            heapq.heappush(heap, (share[tenant_id], created_at, key))
+            continue
+        chosen.append(lines[key].popleft())
+        free[model] -= 1
+        share[tenant_id] += 1
+        if key in own:
+            own[key] -= 1
+        if lines[key]:
+            heapq.heappush(heap, (share[tenant_id], lines[key][0].created_at, key))
+    return chosen
+
+
+def heads_needed(
+    groups: Collection[QueueGroup],
+    *,
+    free_slots: Mapping[str, int],
+    running_by_tenant: Mapping[str, int],
+    tenant_slots: Mapping[tuple[str, str], int],
+) -> dict[tuple[str, str], int]:
+    """Return how many of the oldest jobs of each tenant and model `next_jobs` can choose from.
+
+    Each job chosen makes one tenant wait longer, so that of a model's tenants, in the order in which they
+    would get its first slot, only as many can have a turn as there are slots in all.
+    """
+    slots = {model: count for model, count in free_slots.items() if count > 0}
+    oldest: dict[tuple[str, str], int] = {}
+    for group in groups:
+        key = group.tenant_id, group.model
+        if group.model in slots and tenant_slots.get(key, 1) > 0:
+            oldest[key] = min(group.oldest, oldest.get(key, group.oldest))
+    in_turn = sorted(oldest, key=lambda key: (running_by_tenant.get(key[0], 0), oldest[key]))
+    turns: Counter[str] = Counter()
+    needed = {}
+    for key in in_turn:
+        turns[key[1]] += 1
+        if turns[key[1]] <= sum(slots.values()):
+            needed[key] = slots[key[1]]
+    return needed

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backend.config import ServiceConfig
-from backend.scheduler.fair_share import next_jobs
+from backend.scheduler.fair_share import heads_needed, next_jobs
 from backend.scheduler.pool_starts import PoolStarts
 from backend.scheduler.pools import Pools
 from backend.scheduler.queue_reasons import QueueSight
 from backend.scheduler.workers import WorkerPool
-from backend.store.store import HeldJob, QueuedJob, ServiceStore
+from backend.store.store import MOST_QUEUE_REASON, HeldJob, QueuedJob, QueueGroup, ServiceStore
 
 _PLACEMENT_SECONDS = 10.0
 """A pool that was told to take a job and has not done so by then is told again."""
+_MOST_EXPLAINED = 200
+"""Jobs that get another reason in one tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Placement:
+    job: QueuedJob
     pool_id: str
     since: float
 
@@ -38,37 +41,46 @@ class Placements:
         self._no_room_beside: dict[str, str] = {}
         """Jobs whose other base models wait for memory, and the reason shown to their tenants."""
 
-    def place(self, queued: Sequence[QueuedJob], held: Sequence[HeldJob], now: float) -> None:
+    def place(self, queue: Sequence[QueueGroup], held: Sequence[HeldJob], now: float) -> None:
         """Give free slots to waiting jobs, fairly between tenants."""
-        ids, running = {job.job_id for job in queued}, self._pools.models
+        running = self._pools.models
         self._placed = {
             job_id: placement
             for job_id, placement in self._placed.items()
-            if job_id in ids and placement.pool_id in running and now - placement.since < _PLACEMENT_SECONDS
+            if placement.pool_id in running
+            and now - placement.since < _PLACEMENT_SECONDS
+            and self._store.queued_jobs(job_id=job_id)
         }
         ready = self._pools.ready
-        if not ready or not queued:
+        if not ready or not queue:
             return
         by_pool = Counter(job.worker_id for job in held)
         by_tenant = Counter(job.tenant_id for job in held)
         free = {model: self._config.jobs_per_pool - by_pool[pool_id] for model, pool_id in ready.items()}
-        for job in queued:
-            if job.job_id in self._placed and job.model in free:
-                free[job.model] -= 1
-                by_tenant[job.tenant_id] += 1
-        own = self._tenant_slots(queued, held)
-        waiting = [job for job in queued if job.job_id not in self._placed]
+        for placement in self._placed.values():
+            if placement.job.model in free:
+                free[placement.job.model] -= 1
+                by_tenant[placement.job.tenant_id] += 1
+        own = self._tenant_slots(queue, held)
+        needed = heads_needed(queue, free_slots=free, running_by_tenant=by_tenant, tenant_slots=own)
+        waiting = [
+            job
+            for (tenant_id, model), count in needed.items()
+            for job in self._store.queued_jobs(
+                tenant_id=tenant_id, model=model, limit=count + len(self._placed)
+            )
+            if job.job_id not in self._placed
+        ]
         self._no_room_beside = {}
         for job in next_jobs(waiting, free_slots=free, running_by_tenant=by_tenant, tenant_slots=own):
             if job.other_models and not self._pools.make_room(job.other_models, now):
                 self._no_room_beside[job.job_id] = self._pools.why_no_room(*job.other_models)
                 continue
-            self._placed[job.job_id] = _Placement(ready[job.model], now)
+            self._placed[job.job_id] = _Placement(job, ready[job.model], now)
             self._workers.start_job(ready[job.model], job.job_id)
 
-    def explain(self, queued: Sequence[QueuedJob], held: Sequence[HeldJob], starts: PoolStarts) -> None:
-        """Set the queued jobs' reasons. Written only if they changed."""
-        waiting = [job for job in queued if job.job_id not in self._placed]
+    def explain(self, queue: Sequence[QueueGroup], held: Sequence[HeldJob], starts: PoolStarts) -> None:
+        """Set the queued jobs' reasons, of a long queue the oldest first. Written only if they changed."""
         sight = QueueSight(
             config=self._config,
             ready=self._pools.ready.keys(),
@@ -76,27 +88,43 @@ class Placements:
                 model: [job for job in held if job.worker_id == pool_id]
                 for pool_id, model in self._pools.models.items()
             },
-            coming=Counter(job.model for job in queued if job.job_id in self._placed),
-            own=self._tenant_slots(queued, held) if waiting else {},
+            coming=Counter(placement.job.model for placement in self._placed.values()),
+            own=self._tenant_slots(queue, held) if queue else {},
             failed_starts=starts.failures,
             without_room=starts.without_room,
             why_no_room=self._pools.why_no_room,
             without_room_beside=self._no_room_beside,
             without_place=self._pools.without_place,
         )
-        told: dict[str, list[str]] = {}
-        for job in waiting:
-            if (reason := sight.reason(job)) != job.reason:
-                told.setdefault(reason, []).append(job.job_id)
+        told: defaultdict[str, list[str]] = defaultdict(list)
+        for job_id in self._no_room_beside:
+            for job in self._store.queued_jobs(job_id=job_id):
+                if (reason := sight.reason_beside(job)[:MOST_QUEUE_REASON]) != job.reason:
+                    told[reason].append(job.job_id)
+        apart = self._placed.keys() | self._no_room_beside.keys()
+        for group in queue:
+            reason = sight.reason(group)[:MOST_QUEUE_REASON]
+            if reason == group.reason:
+                continue
+            of_group = {"model": group.model, "tenant_id": group.tenant_id, "reason": group.reason}
+            limit = _MOST_EXPLAINED + len(apart)
+            told[reason] += [
+                job.job_id
+                for job in self._store.queued_jobs(limit=limit, **of_group)
+                if job.job_id not in apart
+            ]
+            if sum(map(len, told.values())) >= _MOST_EXPLAINED:
+                break  # The next tick does the others.
         for reason, job_ids in told.items():
-            self._store.explain_queue(job_ids, reason)
+            if job_ids:
+                self._store.explain_queue(job_ids, reason)
 
     def clock_set_back(self) -> None:
         """Forget placements, whose times are in the future now and would be waited for."""
         self._placed.clear()
 
     def _tenant_slots(
-        self, queued: Sequence[QueuedJob], held: Sequence[HeldJob]
+        self, queue: Sequence[QueueGroup], held: Sequence[HeldJob]
     ) -> dict[tuple[str, str], int]:
         """Return how many more jobs each waiting tenant may start on a model; empty if there is no limit."""
         most = self._config.jobs_per_tenant
@@ -106,5 +134,5 @@ class Placements:
             most = max(1, self._config.jobs_per_pool - 1)
         models = self._pools.models
         running = Counter((job.tenant_id, models.get(job.worker_id, "")) for job in held)
-        running.update((job.tenant_id, job.model) for job in queued if job.job_id in self._placed)
-        return {key: most - running[key] for key in {(job.tenant_id, job.model) for job in queued}}
+        running.update((one.job.tenant_id, one.job.model) for one in self._placed.values())
+        return {key: most - running[key] for key in {(group.tenant_id, group.model) for group in queue}}

@@ -92,9 +92,8 @@ class PoolStarts:
         )
         view = ErrorView.model_validate(reason.to_wire())
         self._store.note_refusal(model, view, now)
-        for job in self._store.queued_jobs():
-            if job.model == model:
-                self._store.finish_unleased(job.job_id, JobState.FAILED, str(reason), view)
+        for job in self._store.queued_jobs(model=model):
+            self._store.finish_unleased(job.job_id, JobState.FAILED, str(reason), view)
 
     def _note_no_room(self, model: str, noted_at: float, now: float) -> float:
         """Let the gateway tell sampling clients that a model waits for memory; returns when it was noted."""

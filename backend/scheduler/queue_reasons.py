@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from backend.config import ServiceConfig
 from backend.scheduler.room import MEMORY_TAKEN
 from backend.scheduler.unplaced import CLUSTER
-from backend.store.store import HeldJob, QueuedJob
+from backend.store.store import HeldJob, QueuedJob, QueueGroup
 from tinkergym.schema.events import JobState
 
 START_ATTEMPTS = 3
@@ -47,13 +47,15 @@ class QueueSight:
     without_room_beside: Mapping[str, str]
     """Why the other base models of a job have no room, by job."""
 
-    def reason(self, job: QueuedJob) -> str:
-        """Return why a job waits; its present reason if that still holds."""
+    def reason_beside(self, job: QueuedJob) -> str:
+        """Return why one of the jobs `without_room_beside` waits."""
+        return job.reason if MEMORY_TAKEN in job.reason else self.without_room_beside[job.job_id]
+
+    def reason(self, job: QueueGroup) -> str:
+        """Return why all other jobs of a group wait; their present reason if that still holds."""
         if job.model in self.without_room:
             # The memory used at the moment changes constantly.
             return job.reason if MEMORY_TAKEN in job.reason else self.why_no_room(job.model)
-        if job.job_id in self.without_room_beside:
-            return job.reason if MEMORY_TAKEN in job.reason else self.without_room_beside[job.job_id]
         if job.model not in self.ready:
             return self._loading(job)
         if len(self.held.get(job.model, ())) + self.coming[job.model] >= self.config.jobs_per_pool:
@@ -62,7 +64,7 @@ class QueueSight:
             return f"your jobs have all places of {job.model!r} that one tenant {_MAY_HAVE}"
         return "" if any(past in job.reason for past in (_LOADING, CLUSTER, *_PASSING)) else job.reason
 
-    def _loading(self, queued: QueuedJob) -> str:
+    def _loading(self, queued: QueueGroup) -> str:
         failures = self.failed_starts[queued.model]
         attempt = f", attempt {failures + 1} of {START_ATTEMPTS}" if failures else ""
         now = self.without_place.get(queued.model, f"{_LOADING} {queued.model!r}{attempt}")
@@ -73,7 +75,7 @@ class QueueSight:
             before = ""
         return now + (f": {before}" if before else "")
 
-    def _full(self, queued: QueuedJob) -> str:
+    def _full(self, queued: QueueGroup) -> str:
         """Say that all places are taken, and which by the tenant's own jobs whose client is silent."""
         held, places = self.held.get(queued.model, ()), self.config.jobs_per_pool
         taken = len(held) + self.coming[queued.model]

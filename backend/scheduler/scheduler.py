@@ -122,10 +122,10 @@ class Scheduler:
         if not self._watch.patient(now):
             self._pools.end_silent(now)
             self._store.requeue_expired(now)
-        queued = self._store.queued_jobs()
+        queue = self._store.queue_groups()
         # After the queue: a job taken between the two is in both, and its pool not idle.
         held = self._store.held_jobs()
-        models = dict.fromkeys(job.model for job in queued)
+        models = dict.fromkeys(group.model for group in queue)
         wanted = list(dict.fromkeys([*self._config.preload, *models, *self._store.wanted_pools(now)]))
         self._pools.measure(now)
         self._pools.end_idle({job.worker_id for job in held}, models, wanted, now)
@@ -133,8 +133,8 @@ class Scheduler:
         self._pools.free_places(now)
         self._pools.forget_lost(wanted)
         self._env_workers.start_and_end(self._pools, now)
-        self._placements.place(queued, held, now)
-        self._placements.explain(queued, held, self._starts)
+        self._placements.place(queue, held, now)
+        self._placements.explain(queue, held, self._starts)
         if now - self._swept_at >= _SWEEP_SECONDS:
             self._tokens.remove_unused(self._store.environments_in_use(), now)
             self._swept_at = now

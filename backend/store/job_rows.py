@@ -20,8 +20,8 @@ from tinkergym.schema.jobs.view import INSTALLED_PACKS, JobView
 from tinkergym.schema.steering import settings_now
 from tinkergym.schema.updates import SettingsUpdate
 
-_MOST_REASON = 600
-"""Characters."""
+MOST_QUEUE_REASON = 600
+"""Characters of the reason why a job is queued; its event has all of them."""
 
 FINAL_STATES = tuple(state.value for state in JobState if state.final)
 
@@ -202,8 +202,8 @@ def enter_state(
         .where(jobs.c.job_id == row.job_id)
         .values(
             state=body.state.value,
-            # A queued one is in an index, whose entries are limited; its event has the whole text.
-            reason=body.reason[:_MOST_REASON] if body.state is JobState.QUEUED else body.reason,
+            # A queued one is in an index, whose entries are limited.
+            reason=body.reason[:MOST_QUEUE_REASON] if body.state is JobState.QUEUED else body.reason,
             error=None if body.error is None else body.error.model_dump_json(),
             **columns,
         )

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, update
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    func,
+    literal_column,
+    or_,
+    select,
+    update,
+)
 
 from backend.errors import LeaseLostError
 from backend.store.database import Database
 from backend.store.job_rows import (
     BODY,
     FINAL_STATES,
+    MOST_QUEUE_REASON,
     HeldJob,
     JobLease,
     QueuedJob,
+    QueueGroup,
     enter_state,
     fenced,
     job_row,
@@ -52,24 +65,32 @@ class LeaseStore:
             raise NotFoundError(f"there is no job {job_id!r}")
         return job_view(row)
 
-    def queued_jobs(self) -> list[QueuedJob]:
-        """Return the jobs that wait for a worker, oldest first.
+    def queue_groups(self) -> list[QueueGroup]:
+        """Return what the queue consists of, the group with the oldest job first.
 
-        Called several times a second, so only what placement needs is read from the specs, which may be
-        large.
+        Called several times a second, whatever the length of the queue: only an index is read.
         """
+        kinds = jobs.c.model, jobs.c.tenant_id, jobs.c.reason
+        count, oldest = func.count().label("jobs"), func.min(jobs.c.number).label("oldest")
+        with self._db.read() as connection:
+            rows = connection.execute(select(*kinds, count, oldest).where(_QUEUED).group_by(*kinds))
+            groups = [QueueGroup(**row._mapping) for row in rows]
+        return sorted(groups, key=lambda group: group.oldest)
+
+    def queued_jobs(self, *, limit: int | None = None, **of: str) -> list[QueuedJob]:
+        """Return jobs that wait for a worker, oldest first.
+
+        Args:
+            limit: The most to return.
+            of: Only those with this `model`, `tenant_id`, `reason` or `job_id`.
+        """
+        columns = jobs.c.job_id, jobs.c.tenant_id, jobs.c.model, jobs.c.created_at, jobs.c.reason
         with self._db.read() as connection:
             rows = connection.execute(
-                select(
-                    jobs.c.job_id,
-                    jobs.c.tenant_id,
-                    jobs.c.model,
-                    jobs.c.created_at,
-                    jobs.c.reason,
-                    jobs.c.other_models,
-                )
-                .where(jobs.c.state == JobState.QUEUED)
+                select(*columns, jobs.c.other_models)
+                .where(_QUEUED, *(jobs.c[name] == value for name, value in of.items()))
                 .order_by(jobs.c.number)
+                .limit(limit)
             )
             return [
                 QueuedJob(
@@ -85,27 +106,48 @@ class LeaseStore:
 
     def explain_queue(self, job_ids: Collection[str], reason: str) -> None:
         """Record why these jobs are still queued, for their tenants; jobs that left the queue are skipped."""
+        now = self._clock()
         with self._db.write() as connection:
-            for job_id in job_ids:
-                row = job_row(connection, job_id)
-                if row is not None and row.state == JobState.QUEUED:
-                    body = StateEvent(state=JobState.QUEUED, reason=reason, attempt=row.attempt)
-                    enter_state(connection, row, self._clock(), body)
+            wanted = job_rows(connection).where(jobs.c.job_id.in_(job_ids), _QUEUED)
+            rows = connection.execute(wanted).all()
+            if not rows:
+                return
+            # As `enter_state` does, for all together.
+            told = [
+                {
+                    "job_id": row.job_id,
+                    "seq": row.last_seq + 1,
+                    "time": now,
+                    "body": StateEvent(
+                        state=JobState.QUEUED, reason=reason, attempt=row.attempt
+                    ).model_dump_json(),
+                }
+                for row in rows
+            ]
+            connection.execute(events.insert(), told)
+            connection.execute(
+                update(jobs)
+                .where(jobs.c.job_id.in_([row.job_id for row in rows]))
+                .values(
+                    reason=reason[:MOST_QUEUE_REASON],
+                    error=None,
+                    last_seq=jobs.c.last_seq + 1,
+                    updated_at=now,
+                )
+            )
 
-    def environments_in_use(self) -> list[EnvironmentRef]:
-        """Return the environments of all unfinished jobs that play episodes.
+    def environments_in_use(self) -> Iterator[EnvironmentRef]:
+        """Yield the environments of all unfinished jobs that play episodes.
 
-        They include external models, as references to only their keys.
+        They include external models, as references to only their keys. Every spec is read, when the first is
+        asked for.
         """
         with self._db.read() as connection:
             specs = connection.scalars(select(jobs.c.spec).where(jobs.c.state.not_in(FINAL_STATES))).all()
-        played = (stored_spec(spec).played for spec in specs)
-        return [
-            environment
-            for spec in played
-            if spec is not None
-            for environment in (*spec.own_environments.values(), *_opponents_keys(spec))
-        ]
+        for spec in specs:
+            played = stored_spec(spec).played
+            if played is not None:
+                yield from (*played.own_environments.values(), *_opponents_keys(played))
 
     def jobs_with_expired_lease(self, now: float) -> list[str]:
         """Return the jobs whose lease has expired."""
@@ -294,6 +336,10 @@ class LeaseStore:
             body = StateEvent(state=state, reason=reason, error=error, attempt=row.attempt)
             _finish(connection, row, now, body)
             return True
+
+
+_QUEUED = literal_column("jobs.state = 'queued'", Boolean)
+"""Not a parameter: else SQLite would not know that the index `jobs_queued` has these rows."""
 
 
 def _opponents_keys(spec: PlayedSpec) -> list[EnvironmentRef]:

@@ -15,7 +15,15 @@ from sqlalchemy import select
 from backend.errors import ConfigError
 from backend.store.database import Database, SchedulerLock
 from backend.store.episodes import EpisodeStore
-from backend.store.job_rows import HeldJob, JobLease, PoolRecord, QueuedJob, QueueGroup, job_row
+from backend.store.job_rows import (
+    MOST_QUEUE_REASON,
+    HeldJob,
+    JobLease,
+    PoolRecord,
+    QueuedJob,
+    QueueGroup,
+    job_row,
+)
 from backend.store.journal import JournalStore
 from backend.store.keys import KeyStore
 from backend.store.leases import LeaseStore
@@ -31,6 +39,7 @@ from backend.store.tenant import TenantStore
 from tinkergym.schema.ids import PolicyRef
 
 __all__ = [
+    "MOST_QUEUE_REASON",
     "HeldJob",
     "JobLease",
     "PoolRecord",
