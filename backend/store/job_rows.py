@@ -69,8 +69,6 @@ class QueueGroup:
     model: str
     tenant_id: str
     reason: str
-    jobs: int
-    """How many."""
     oldest: int
     """The number of the oldest: it grows in order of creation."""
 

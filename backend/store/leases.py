@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import (
-    Boolean,
     ColumnElement,
     Connection,
     Row,
@@ -71,9 +70,9 @@ class LeaseStore:
         Called several times a second, whatever the length of the queue: only an index is read.
         """
         kinds = jobs.c.model, jobs.c.tenant_id, jobs.c.reason
-        count, oldest = func.count().label("jobs"), func.min(jobs.c.number).label("oldest")
+        oldest = func.min(jobs.c.number).label("oldest")
         with self._db.read() as connection:
-            rows = connection.execute(select(*kinds, count, oldest).where(_QUEUED).group_by(*kinds))
+            rows = connection.execute(select(*kinds, oldest).where(_QUEUED).group_by(*kinds))
             groups = [QueueGroup(**row._mapping) for row in rows]
         return sorted(groups, key=lambda group: group.oldest)
 
@@ -338,7 +337,7 @@ class LeaseStore:
             return True
 
 
-_QUEUED = literal_column("jobs.state = 'queued'", Boolean)
+_QUEUED = jobs.c.state == literal_column("'queued'")
 """Not a parameter: else SQLite would not know that the index `jobs_queued` has these rows."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from threading import Lock
 from typing import Any
@@ -126,27 +127,25 @@ class Postgres:
 class AdvisoryLock:
     """A lock of the server that one process holds until its connection ends, however it ends. Thread-safe."""
 
-    def __init__(self, connect: Any) -> None:
+    def __init__(self, connect: Callable[[], Connection]) -> None:
         self._connect = connect
         self._lock = Lock()
         self._connection: Connection | None = None
+        self._has = False
 
     def held(self) -> bool:
         """Take the lock if it is free; return whether this process has it now."""
         with self._lock:
             try:
-                if self._connection is not None:
-                    # The lock is as old as this connection, and lost with it.
-                    self._connection.execute(text("SELECT 1"))
-                    return True
-                connection = self._connect()
-                if connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK_KEY}):
-                    self._connection = connection
-                    return True
-                connection.close()
+                self._connection = self._connection or self._connect()
+                if self._has:
+                    self._connection.execute(text("SELECT 1"))  # The lock is lost with its connection.
+                else:
+                    take = text("SELECT pg_try_advisory_lock(:key)")
+                    self._has = bool(self._connection.scalar(take, {"key": _LOCK_KEY}))
             except SQLAlchemyError:
                 self._hang_up()
-            return False
+            return self._has
 
     def close(self) -> None:
         """Give it back."""
@@ -157,7 +156,7 @@ class AdvisoryLock:
         if self._connection is not None:
             self._connection.invalidate()
             self._connection.close()
-        self._connection = None
+        self._connection, self._has = None, False
 
 
 def _arguments(url: URL, part: str) -> dict[str, str]:

@@ -28,6 +28,17 @@ SYNCHRONOUS = "FULL"
 _UNUSABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_IOERR}
 
 
+class FileLocked:
+    """The scheduler's lock where there is one `tinkergym serve`, which has locked the file."""
+
+    def held(self) -> bool:
+        """Return True."""
+        return True
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 class SqliteFile:
     """A file, created if it does not exist."""
 
@@ -82,13 +93,9 @@ class SqliteFile:
     def committed(self) -> None:
         """Do nothing: SQLite counts the commits of all connections."""
 
-    def scheduler_lock(self) -> SqliteFile:
-        """Return a lock that is always held: the file is locked for one `tinkergym serve`."""
-        return self
-
-    def held(self) -> bool:
-        """Return True; see `scheduler_lock`."""
-        return True
+    def scheduler_lock(self) -> FileLocked:
+        """Return a lock that is always held."""
+        return FileLocked()
 
     def typed(self, error: Any) -> TinkerGymError:
         """Return the error for one of the driver."""

@@ -106,6 +106,7 @@ jobs = Table(
         "tenant_id",
         "reason",
         "number",
+        "state",  # Always the same; without it SQLite would read the rows for the condition's sake.
         sqlite_where=text("state = 'queued'"),
         postgresql_where=text("state = 'queued'"),
     ),

@@ -30,7 +30,7 @@ def upgrade() -> None:
     op.create_index(
         "jobs_queued",
         "jobs",
-        ["model", "tenant_id", "reason", "number"],
+        ["model", "tenant_id", "reason", "number", "state"],
         sqlite_where=sa.text("state = 'queued'"),
     )
     op.create_index("jobs_held", "jobs", ["worker_id"], sqlite_where=sa.text("worker_id IS NOT NULL"))
