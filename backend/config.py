@@ -199,7 +199,8 @@ class ServiceConfig(Settings):
     `data_dir`. `tinkergym status` shows the public key."""
 
     database_url: str = ""
-    """`sqlite:////absolute/path`. Empty means `tinkergym.sqlite3` in `data_dir`."""
+    """`sqlite:////absolute/path` or `postgresql://user@host/database`. Empty means `tinkergym.sqlite3` in
+    `data_dir`."""
 
     blobs: str = ""
     """Where checkpoints, uploads and images are kept: an absolute folder, or `s3://bucket/prefix`, which

@@ -84,7 +84,7 @@ class EventTail:
         self._seqs = {}
         while self._waiting:
             try:
-                changed = await run_in_threadpool(self._changed, frozenset(self._waiting))
+                changed = await run_in_threadpool(self.changed, frozenset(self._waiting))
             except TinkerGymError as error:  # A locked or full database; clients continue to wait.
                 _log.warning("cannot query events: %s", error)
                 changed = set()
@@ -94,7 +94,7 @@ class EventTail:
                     news.set()
             await asyncio.sleep(self._poll_seconds)
 
-    def _changed(self, watched: frozenset[str]) -> set[str]:
+    def changed(self, watched: frozenset[str]) -> set[str]:
         """Return the watched jobs with events since the last look, and those that were not watched then."""
         commits = self._store.commits()
         if commits is not None and commits == self._commits and watched <= self._seqs.keys():

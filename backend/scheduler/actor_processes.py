@@ -120,7 +120,8 @@ class EnvWorkerProcess:
         """Play for the pool at this URL with this token until the child ends, and return what remains."""
         url, token = address
         question = {
-            "config": self._config.model_dump(mode="json"),
+            # A server's URL may contain a password; packs run there.
+            "config": self._config.model_dump(mode="json", exclude={"database_url"}),
             "url": url,
             "token": token,
             "worker_id": self._worker_id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from threading import Lock
 from typing import Any
 
@@ -150,6 +150,9 @@ class AdvisoryLock:
     def close(self) -> None:
         """Give it back."""
         with self._lock:
+            if self._has and self._connection is not None:
+                with suppress(SQLAlchemyError):  # The server takes a moment to notice the connection's end.
+                    self._connection.execute(text("SELECT pg_advisory_unlock_all()"))
             self._hang_up()
 
     def _hang_up(self) -> None:

@@ -31,7 +31,7 @@ from backend.store.policies import PolicyStore, checkpoints_by_key
 from backend.store.policy_calls import PolicyCalls, PolicyCallStore
 from backend.store.postgres import DatabaseUnreachableError
 from backend.store.references import ReferredPolicy, find_policy
-from backend.store.schema_version import require_current_schema
+from backend.store.schema_version import HEAD, require_current_schema
 from backend.store.service_parts import PartStore
 from backend.store.stored_facts import FactStore
 from backend.store.tables import jobs, tenants
@@ -77,6 +77,8 @@ class Store:
         self._db = database
         self._clock = clock
         self.keys = KeyStore(database, clock)
+        self.schema = HEAD
+        """The schema's revision."""
 
     @classmethod
     def open(

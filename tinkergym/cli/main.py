@@ -68,6 +68,10 @@ COMMANDS = {
         "Copy the service on this machine, database and checkpoints, to a folder or a bucket.",
     ),
     "restore": ("backup:restore", "Make a service from a backup."),
+    "migrate": (
+        "migrate:migrate",
+        "Upgrade the database of an older version. Stop the service and make a backup first.",
+    ),
     "keys": ("keys:app", "Create, list and revoke API keys of the service on this machine."),
 }
 """By name: the function or group in `tinkergym.cli`, and the first line of its help."""

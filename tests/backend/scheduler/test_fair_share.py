@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.scheduler.fair_share import next_jobs
-from backend.store.store import QueuedJob
+from backend.scheduler.fair_share import heads_needed, next_jobs
+from backend.store.store import QueuedJob, QueueGroup
 
 
 def waiting(*jobs: tuple[str, str, str]) -> list[QueuedJob]:
@@ -50,3 +50,32 @@ def test_uses_all_places_and_none_twice(jobs, free):
         }
     )
     assert len({job.job_id for job in started}) == len(started)
+
+
+def grouped(queue: list[QueuedJob]) -> list[QueueGroup]:
+    oldest: dict[tuple[str, str], int] = {}
+    for job in queue:
+        oldest.setdefault((job.tenant_id, job.model), int(job.created_at))
+    return [
+        QueueGroup(tenant_id=tenant, model=model, reason="", oldest=oldest[tenant, model])
+        for tenant, model in oldest
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("xyz")), max_size=40),
+    st.dictionaries(st.sampled_from("xyz"), st.integers(-1, 4)),
+    st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 3)),
+    st.dictionaries(st.tuples(st.sampled_from("abcdef"), st.sampled_from("xyz")), st.integers(-1, 3)),
+)
+def test_chooses_from_the_heads_as_from_the_whole_queue(jobs, free, running, own):
+    queue = waiting(*((str(number), tenant, model) for number, (tenant, model) in enumerate(jobs)))
+    shares = {"free_slots": free, "running_by_tenant": running, "tenant_slots": own}
+    needed = heads_needed(grouped(queue), **shares)
+    heads = [
+        job
+        for (tenant, model), count in needed.items()
+        for job in [job for job in queue if (job.tenant_id, job.model) == (tenant, model)][:count]
+    ]
+    assert next_jobs(heads, **shares) == next_jobs(queue, **shares)
+    assert len(heads) <= sum(map(max, free.values(), [0] * len(free))) ** 2

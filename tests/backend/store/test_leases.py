@@ -161,27 +161,35 @@ def test_keeps_returned_job_waiting_for_the_next_worker(store, job_id):
 
 
 @pytest.mark.service
-def test_lets_exactly_one_of_several_processes_claim_a_job(url, store, job_id):
+def test_lets_exactly_one_of_several_processes_claim_a_job(url, store, spec):
     script = (
         "import sys; from backend.store.store import Store\n"
-        "service = Store.open(sys.argv[1]).service(); print('ready', flush=True); sys.stdin.readline()\n"
-        "print('got' if service.acquire(sys.argv[2], f'w{sys.argv[3]}', 30, 100) else 'late')"
+        "service = Store.open(sys.argv[1]).service(); print('ready', flush=True)\n"
+        "for line in sys.stdin:\n"
+        "    lease = service.acquire(line.strip(), f'w{sys.argv[2]}', 30, 100)\n"
+        "    print('got' if lease else 'late', flush=True)\n"
     )
     claims = [
         subprocess.Popen(
-            [sys.executable, "-c", script, url, job_id, str(number)],
+            [sys.executable, "-c", script, url, str(number)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        for number in range(3)
+        for number in range(4)
     ]
     for claim in claims:
         assert claim.stdout.readline() == "ready\n"
+    results = []
+    for _ in range(200):
+        job_id = store.tenant("ada").create_job(spec, {}).job_id
+        for claim in claims:
+            claim.stdin.write(f"{job_id}\n")
+            claim.stdin.flush()
+        results.append(sorted(claim.stdout.readline() for claim in claims))
     for claim in claims:
-        claim.stdin.write("go\n")
-        claim.stdin.flush()
-    assert sorted(claim.communicate()[0] for claim in claims) == ["got\n", "late\n", "late\n"]
+        claim.communicate()
+    assert results == [["got\n", "late\n", "late\n", "late\n"]] * 200
 
 
 WORKERS = st.sampled_from(["w1", "w2", "w3"])

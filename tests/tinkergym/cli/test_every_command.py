@@ -77,6 +77,7 @@ TABLE = {
     "tokens": (ONE, ["nano"], "exact"),
     # These become programs of the service, whose own tests read what they print.
     "serve": ("backend.app.supervisor", [], ""),
+    "migrate": ("backend.app.migrate", [], ""),
     "keys create": ("backend.app.keys", ["laptop"], ""),
     "keys list": ("backend.app.keys", [], ""),
     "keys revoke": ("backend.app.keys", ["key-1"], ""),
