@@ -45,7 +45,7 @@ def datasets_fit(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
                     field=field,
                 )
             refuse_many_images(most, config.limits.prompt_images, field=field)
-            Images(config.images, tenant_id).require(images)
+            Images(config.images, facts.tenant.images).require(images)
     records = uploads.view(spec.data).records
     left = spec.left_of(records)
     if isinstance(left, Refusal):

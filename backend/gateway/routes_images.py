@@ -26,7 +26,7 @@ async def put_image(request: Request, tenant: Tenant, sha256: Sha256Path, body: 
     limits = parts.config.limits
 
     def keep() -> None:
-        Images(parts.config.images, tenant.tenant_id, room=parts.image_room, check=parts.image_check).add(
+        Images(parts.config.images, tenant.images, room=parts.image_room, check=parts.image_check).add(
             sha256,
             body,
             most_bytes=limits.image_bytes,
@@ -46,5 +46,5 @@ def missing(
     request: Request, tenant: Tenant, wanted: Annotated[ImageNames, Depends(body_of(ImageNames))]
 ) -> ImageNames:
     """Return which of these images must still be sent."""
-    images = Images(parts_of(request).config.images, tenant.tenant_id)
+    images = Images(parts_of(request).config.images, tenant.images)
     return ImageNames(images=images.missing(wanted.images))

@@ -122,7 +122,7 @@ def _stored(
     if images := images_in(wanted.call):
         most = parts.config.limits.prompt_images
         refuse_many_images(most_images_in(wanted.call), most, field="call.sequences.images")
-        Images(parts.config.images, tenant.tenant_id).require(images)
+        Images(parts.config.images, tenant.images).require(images)
     most_bytes = parts.config.limits.calls_bytes
     parts.store.policy_calls().add(job.job_id, wanted.seq, wanted.call, most_bytes=most_bytes)
     if pool is None and job.state is JobState.WAITING_FOR_CLIENT:

@@ -110,10 +110,6 @@ class Blobs(Protocol):
         """Return whether a blob or folder has this key."""
         ...
 
-    def touch(self, key: str) -> bool:
-        """Set the time of a blob to now; return False if no blob has this key."""
-        ...
-
     def files(self, key: str = "") -> list[BlobInfo]:
         """Return all blobs in a folder and its subfolders, sorted by key; empty if there is no folder."""
         ...

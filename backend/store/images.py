@@ -1,6 +1,7 @@
 """Image files sent by clients, by the hash of their bytes, separately for each tenant.
 
-What `add` acknowledged is durable. Files never change, so adding one again has no effect.
+What `add` acknowledged is durable. Files never change, so adding one again has no effect. A row says when an
+image was last used.
 
 An image may be deleted for new ones if no unfinished job can need it. What a job shows or learns from was
 used after its creation or, if it belongs to a dataset, when the job was checked right before.
@@ -9,12 +10,12 @@ used after its creation or, if it belongs to a dataset, when the job was checked
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
 
 from backend.store.blobs import BlobMissingError, Blobs
+from backend.store.image_rows import ImageRow, ImageRows
 from backend.store.usage import QuotaRoom
 from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError
 from tinkergym.images.stored_images import check_image
@@ -38,23 +39,31 @@ class Images:
     """One tenant's images."""
 
     def __init__(
-        self, images: Blobs, tenant_id: str, *, room: QuotaRoom | None = None, check: Check = check_image
+        self, images: Blobs, rows: ImageRows, *, room: QuotaRoom | None = None, check: Check = check_image
     ) -> None:
         """Use the tenant's folder of `images`; it is created on the first write.
 
         Args:
             images: The images of all tenants.
-            tenant_id: The tenant.
+            rows: What is known of the tenant's.
             room: Shared by all uses in this process; without it, each upload lists all images.
             check: Decodes images before they are kept.
         """
-        # Tenant ids come from an operator and may contain characters that a key may not.
-        self._blobs = images.below(hashlib.sha256(tenant_id.encode()).hexdigest()[:32])
-        self._tenant_id, self._room, self._check = tenant_id, room or QuotaRoom(), check
+        self._blobs, self._rows = images.below(_folder(rows.tenant_id)), rows
+        self._room, self._check = room or QuotaRoom(), check
 
     def missing(self, hashes: Iterable[str]) -> list[str]:
         """Return which of these images the tenant has not sent; the others count as used now."""
-        return [sha256 for sha256 in dict.fromkeys(hashes) if not self._blobs.touch(sha256)]
+        wanted = list(dict.fromkeys(hashes))
+        known = self._rows.use(wanted)
+        if len(known) < len(wanted) and self._rows.none():
+            # Those of earlier versions, which had files only.
+            self._rows.add(
+                ImageRow(sha256=file.key, bytes=file.bytes, used_at=file.written_at)
+                for file in self._blobs.files()
+            )
+            known = self._rows.use(wanted)
+        return [sha256 for sha256 in wanted if sha256 not in known]
 
     def require(self, hashes: Iterable[str]) -> None:
         """Raise an error if the tenant has not sent all these images; they count as used now.
@@ -102,21 +111,23 @@ class Images:
         if not self.missing([sha256]):
             return
         self._check(data, most_bytes=most_bytes, most_pixels=most_pixels)
-        if not self._room.take(self._tenant_id, most_in_all, len(data)):
-            since = time.time() if unfinished_since is None else unfinished_since
+        if not self._room.take(self._rows.tenant_id, most_in_all, len(data)):
+            since = self._rows.now() if unfinished_since is None else unfinished_since
             self._make_room(len(data), most_in_all, most_images, before=since - _LATELY_SECONDS)
         self._blobs.put(sha256, data)
+        self._rows.add([ImageRow(sha256=sha256, bytes=len(data), used_at=self._rows.now())])
 
     def _make_room(self, more: int, most: int, most_images: int, *, before: float) -> None:
         """Delete images last used before a time, longest ago first, if the quota is used up."""
-        files = sorted(self._blobs.files(), key=lambda file: file.written_at)
+        files = self._rows.all()
         used, left = sum(file.bytes for file in files), len(files)
         is_full = used + more > most or left >= most_images
         for file in files if is_full else []:
             has_room = used + more <= _FILLED * most and left < _FILLED * most_images
-            if has_room or file.written_at >= before:
+            if has_room or file.used_at >= before:
                 break
-            self._blobs.delete(file.key)
+            self._rows.remove(file.sha256)
+            self._blobs.delete(file.sha256)
             used, left = used - file.bytes, left - 1
         if left >= most_images:
             raise PayloadTooLargeError(
@@ -131,7 +142,7 @@ class Images:
                 field="images",
             )
         self._room.seen(
-            self._tenant_id, most, size_left=most - used - more, files_left=most_images - left - 1
+            self._rows.tenant_id, most, size_left=most - used - more, files_left=most_images - left - 1
         )
 
 
@@ -141,9 +152,14 @@ class EveryImage:
     Implements `ImageSource`.
     """
 
-    def __init__(self, images: Blobs) -> None:
-        """Read from `images`."""
-        self._blobs = images
+    def __init__(self, images: Blobs, owners: Callable[[str], Iterable[str]] | None = None) -> None:
+        """Read from `images`.
+
+        Args:
+            images: The images of all tenants.
+            owners: Returns the tenants that have sent an image; without it, the folder of each is asked.
+        """
+        self._blobs, self._owners = images, owners
 
     def read(self, sha256: str) -> bytes:
         """Return an image file.
@@ -151,10 +167,16 @@ class EveryImage:
         Raises:
             NotFoundError: No tenant has sent it, or it was deleted.
         """
-        for folder in self._blobs.folders():
+        owners = [] if self._owners is None else [_folder(tenant) for tenant in self._owners(sha256)]
+        for folder in owners or self._blobs.folders():
             with suppress(BlobMissingError):
                 return self._blobs.get(f"{folder}/{sha256}")
         raise _no_image(sha256)
+
+
+def _folder(tenant_id: str) -> str:
+    # Tenant ids come from an operator and may contain characters that a key may not.
+    return hashlib.sha256(tenant_id.encode()).hexdigest()[:32]
 
 
 def _no_room(setting: str) -> str:

@@ -62,14 +62,6 @@ class LocalBlobs:
         """See `Blobs`."""
         return self._path(key).exists()
 
-    def touch(self, key: str) -> bool:
-        """See `Blobs`."""
-        try:
-            os.utime(self._path(key))
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
-
     def files(self, key: str = "") -> list[BlobInfo]:
         """See `Blobs`."""
         top = self._path(key)

@@ -87,10 +87,6 @@ class ObjectBlobs:
             return False
         return True
 
-    def touch(self, key: str) -> bool:
-        """See `Blobs`."""
-        return self.has(key)
-
     def files(self, key: str = "") -> list[BlobInfo]:
         """See `Blobs`."""
         top = self._path(key)

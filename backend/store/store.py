@@ -34,7 +34,7 @@ from backend.store.references import ReferredPolicy, find_policy
 from backend.store.schema_version import HEAD, require_current_schema
 from backend.store.service_parts import PartStore
 from backend.store.stored_facts import FactStore
-from backend.store.tables import jobs, tenants
+from backend.store.tables import images, jobs, tenants
 from backend.store.tenant import TenantStore
 from tinkergym.schema.ids import PolicyRef
 
@@ -63,6 +63,11 @@ class ServiceStore(
     def scheduler_lock(self) -> SchedulerLock:
         """Return this process's claim to be the service's only active scheduler."""
         return self._db.backend.scheduler_lock()
+
+    def image_owners(self, sha256: str) -> list[str]:
+        """Return the tenants that have sent an image."""
+        with self._db.read() as connection:
+            return list(connection.scalars(select(images.c.tenant_id).where(images.c.sha256 == sha256)))
 
     def find_policy(self, ref: PolicyRef, *, field: str = "policy") -> ReferredPolicy:
         """Return the policy that a reference names; see `TenantStore.find_policy`."""

@@ -210,6 +210,17 @@ checkpoints = Table(
     Column("view", Text, nullable=False),
 )
 
+# The files are blobs, by tenant and hash.
+images = Table(
+    "images",
+    metadata,
+    Column("tenant_id", String, ForeignKey("tenants.tenant_id"), primary_key=True),
+    Column("sha256", String, primary_key=True),
+    Column("bytes", BigInteger, nullable=False),
+    Column("used_at", Float, nullable=False),
+    Index("images_by_sha256", "sha256"),
+)
+
 pools = Table(
     "pools",
     metadata,

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Row, delete, func, select, update
 
 from backend.store import lifecycle
 from backend.store.database import Database
+from backend.store.image_rows import ImageRows
 from backend.store.job_rows import (
     FINAL_STATES,
     append,
@@ -67,6 +68,11 @@ class TenantStore(TenantRuns):
     def is_local_owner(self) -> bool:
         """Whether it is the tenant that started the service, who may see details of its machine."""
         return self.tenant_id == LOCAL_TENANT
+
+    @property
+    def images(self) -> ImageRows:
+        """The images that it has sent."""
+        return ImageRows(self._db, self.tenant_id, self._clock)
 
     def create_job(
         self,

@@ -54,7 +54,7 @@ class ModelLoader:
         # Also where no job asked before: the operator's own models, and weights too large for the gateway.
         refuse_unfit(model, self._own_folder)
         self._device = device_of(config.device, ranks=config.learner_ranks)
-        self._images = SharedImages(EveryImage(config.images))
+        self._images = SharedImages(EveryImage(config.images, store.image_owners))
         self._device_lock = DeviceLock(cpu_threads=config.torch_threads if self._device == "cpu" else None)
 
     def folder_of(self, model: str) -> Path:

@@ -22,16 +22,16 @@ class PoolImages:
     def require(self, tenant: str, hashes: Sequence[str]) -> None:
         """Refuse images that the tenant does not have."""
         if hashes:
-            Images(self._config.images, tenant).require(hashes)
+            self._images(tenant).require(hashes)
 
     def missing(self, tenant: str, wanted: ImageNames) -> ImageNames:
         """Return which images the tenant has not sent."""
-        return ImageNames(images=Images(self._config.images, tenant).missing(wanted.images))
+        return ImageNames(images=self._images(tenant).missing(wanted.images))
 
     def add(self, tenant: str, sha256: str, data: bytes) -> ImageKept:
         """Store an image for the tenant."""
         limits = self._config.limits
-        Images(self._config.images, tenant, room=self._room, check=self._check).add(
+        self._images(tenant).add(
             sha256,
             data,
             most_bytes=limits.image_bytes,
@@ -41,6 +41,10 @@ class PoolImages:
             unfinished_since=self._tenant_store(tenant).unfinished_since(),
         )
         return ImageKept(sha256=sha256)
+
+    def _images(self, tenant: str) -> Images:
+        rows = self._tenant_store(tenant).images
+        return Images(self._config.images, rows, room=self._room, check=self._check)
 
     def close(self) -> None:
         """End the process that checks images."""

@@ -46,7 +46,7 @@ def admitted(tmp_path):
         admission = Admission(config=config, catalog=FileCatalog(config), job_check=Check())
         return admission.check(store.tenant("ada"), spec)
 
-    admit.config = config
+    admit.config, admit.images = config, Images(config.images, store.tenant("ada").images)
     yield admit
     store.close()
 
@@ -72,7 +72,7 @@ def test_keeps_what_the_client_read_of_its_environment(admitted):
 def test_holds_dataset_to_the_operators_limit_on_images(admitted, images):
     config, files = admitted.config, [picture(number) for number in range(images)]
     for one in files:
-        Images(config.images, "ada").add(
+        admitted.images.add(
             one.sha256,
             one.data,
             most_bytes=10**6,

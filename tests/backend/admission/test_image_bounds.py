@@ -9,6 +9,7 @@ from backend.admission.preflight import Preflight
 from backend.admission.request_bounds import refuse_many_images
 from backend.config import GatewayLimits, ServiceConfig
 from backend.store.images import Images
+from backend.store.store import Store
 from backend.store.uploads import Uploads
 from tests.backend.admission.packs import Catalog, admit, facts, spec
 from tests.backend.vlm import picture
@@ -43,18 +44,22 @@ def test_rejects_first_prompt_with_too_many_images_before_job_starts(pack):
 
 def test_rejects_dataset_with_too_many_images_in_a_sequence(tmp_path):
     config = ServiceConfig(data_dir=tmp_path, limits=GatewayLimits(prompt_images=3))
-    data_id = uploaded(config.uploads, config.images, images=[1, 3])
+    store = Store.open(config.store_url)
+    store.keys.ensure_tenant("ada")
+    ada = store.tenant("ada")
+    data_id = uploaded(config.uploads, Images(config.images, ada.images), images=[1, 3])
     job = SFTSpec(model="nano-vl", data=data_id, steps=1, batch_size=1)
-    admit(datasets_fit, job, facts(config, Catalog()))
+    admit(datasets_fit, job, facts(config, Catalog(), ada))
     strict = config.model_copy(update={"limits": GatewayLimits(prompt_images=2)})
     with pytest.raises(InvalidRequestError) as caught:
-        admit(datasets_fit, job, facts(strict, Catalog()))
+        admit(datasets_fit, job, facts(strict, Catalog(), ada))
     assert caught.value.field == "data"
+    store.close()
 
 
-def uploaded(blobs, image_blobs, images):
+def uploaded(blobs, kept, images):
     """Store a set whose sequences have these numbers of images, and return its id."""
-    kept, uploads = Images(image_blobs, "ada"), Uploads(blobs, "ada")
+    uploads = Uploads(blobs, "ada")
     files = [picture(number) for number in range(max(images))]
     for file in files:
         kept.add(file.sha256, file.data, **ROOM)

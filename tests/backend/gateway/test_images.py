@@ -1,9 +1,9 @@
 import hashlib
-import os
 
 import pytest
 
 from backend.processes.limited_child import LimitedChild
+from backend.store.image_rows import ImageRow
 from benchmarks.hostile_images import progressive
 from tests.backend.vlm import picture
 from tinkergym.images.stored_images import image_file
@@ -89,7 +89,7 @@ def test_evicts_images_older_than_unfinished_jobs_for_theirs(gateway, client, sp
     refused = put(client, files[4])
     assert refused.status_code == 413
     assert "limits.stored_images" in refused.json()["error"]["hint"]
-    (old,) = gateway.config.data_dir.rglob(files[0].sha256)
-    os.utime(old, (0, 0))
+    old = ImageRow(sha256=files[0].sha256, bytes=len(files[0].data), used_at=0.0)
+    gateway.store.tenant("ada").images.add([old])
     assert put(client, files[4]).status_code == 200
     assert missing(client, *files) == [files[0].sha256]

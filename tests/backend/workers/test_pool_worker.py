@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 from queue import SimpleQueue
@@ -14,6 +13,7 @@ from backend.engines.transformers.engine import TransformersEngine
 from backend.episodes.lockstep import LockstepGate
 from backend.errors import ConfigError, RankLostError
 from backend.policies.pool_learner import PoolLearner
+from backend.store.image_rows import ImageRow
 from backend.worker_url import unix_url
 from backend.workers.endpoint import Player
 from backend.workers.pool_worker import PoolWorker
@@ -211,10 +211,9 @@ def test_evicts_images_of_earlier_jobs_for_those_of_new_ones(make_lab):
     player = Player(lab.start(), "worker")
     first, second = picture(1), picture(2)
     lab.pool.routes.add_image(first.sha256, first.data, player)
-    (old,) = lab.config.data_dir.rglob(first.sha256)
     with pytest.raises(PayloadTooLargeError):
         lab.pool.routes.add_image(second.sha256, second.data, player)
-    os.utime(old, (0, 0))
+    lab.tenant.images.add([ImageRow(sha256=first.sha256, bytes=len(first.data), used_at=0.0)])
     lab.pool.routes.add_image(second.sha256, second.data, player)
     wanted = ImageNames(images=[first.sha256, second.sha256])
     assert lab.pool.routes.missing_images(wanted, player).images == [first.sha256]
