@@ -72,17 +72,21 @@ def test_gives_up_place_of_job_whose_client_stays_away(make_jobs):
     undisturbed = make_jobs("undisturbed")
     expected = undisturbed.start(**seeded)
     undisturbed.play_on(expected)
-    parked = make_jobs("parked", client_place_seconds=0.3)
+    parked = make_jobs("parked")
+    patient = parked.config
     job_id = parked.start(**seeded)
     parked.play_step(job_id)
     requests = parked.lease(job_id)
     parked.submit(job_id, parked.play(requests)[:2])  # of the second step, and then nothing more
+    parked.config = patient.model_copy(update={"client_place_seconds": 0.1})
+    parked.take_over(job_id)
     parked.until(job_id, lambda: parked.state(job_id) is JobState.WAITING_FOR_CLIENT)
     view = parked.tenant.get_job(job_id)
     assert view.step == 1
     assert not [held for held in parked.service.held_jobs() if held.job_id == job_id]
     assert job_id in view.reason
     parked.service.client_came(job_id)
+    parked.config = patient
     parked.take_over(job_id)
     parked.play_on(job_id)
     assert parked.weights(job_id, 2) == undisturbed.weights(expected, 2)
