@@ -75,7 +75,7 @@ def test_renders_training_acting_and_export_alike(client, tmp_path, variables, s
     job.export(tmp_path / "out")
     origin = json.loads((tmp_path / "out" / "tinkergym.json").read_text(encoding="utf-8"))
     assert origin["template_variables"] == {"effort": shown.split()[1]}
-    (check,) = [one for one in job.certificate().checks if one.name == "template_pinned"]
+    (check,) = [one for one in job.certificate(tmp_path).checks if one.name == "template_pinned"]
     assert check.verdict == "holds"
 
 
