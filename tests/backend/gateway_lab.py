@@ -38,6 +38,7 @@ from tinkergym.schema.views import ModelView, RendererBundle
 
 SIZES = {
     "nano": (1024, 256),
+    "tiny": (1024, 256),
     "short": (512, 256),
     "narrow": (1024, 255),
     "large": (2048, 300),
@@ -297,7 +298,7 @@ def running_gateway(tmp_path_factory):
         stored_images=4,
     )
     data_dir = tmp_path_factory.mktemp("gateway")
-    listed = {name: f"/models/{name}" for name in (*SIZES, "tiny") if name != "unlisted"}
+    listed = {name: f"/models/{name}" for name in SIZES if name != "unlisted"}
     config = ServiceConfig(
         data_dir=data_dir, limits=limits, lease_seconds=30, models=listed, host_names=["gym.example"]
     )
