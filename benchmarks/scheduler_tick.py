@@ -41,8 +41,11 @@ class _NoProcesses:
         news, self.news = self.news, []
         return news
 
+    def node_of(self, _pool_id: str) -> str:
+        return ""
+
     def __getattr__(self, name: str) -> object:
-        return lambda *_: {} if name in {"memory", "waiting"} else []
+        return lambda *_: {} if name in {"memory", "waiting", "node_bytes"} else []
 
 
 def _fill(store: Store, count: int) -> None:
