@@ -108,7 +108,8 @@ class Hosts:
         output.close()
         until(ready.exists, f"host {number}")
         ready.unlink()
-        self._inside[number] = _descendant(self._keepers[-1].pid, "sleep")
+        inside = until(lambda: _descendant(self._keepers[-1].pid, "sleep"), f"host {number}")
+        self._inside[number] = inside
 
     def command(self, number: int, *words: str, **environment: str) -> list[str]:
         """Return a command line that runs a command on a host."""
