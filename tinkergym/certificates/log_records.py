@@ -164,9 +164,11 @@ def _checkpoint(one: CheckpointFacts, log: EventLog) -> Iterator[str]:
     same = [
         event
         for event in log.checkpoints
-        if (event.agent, event.step) == (one.agent, view.step) or event.path == view.path
+        if (event.agent, event.step) == (one.agent, view.step)
+        or (event.key, event.path) == (view.key, view.path)
     ]
-    wanted = one.agent, view.step, view.policy_version, view.path, view.sha256
+    wanted = one.agent, view.step, view.policy_version, view.key, view.path, view.sha256
     # A worker that was killed before it logged its checkpoint leaves none.
-    if same and wanted not in [(e.agent, e.step, e.policy_version, e.path, e.sha256) for e in same]:
+    logged = [(e.agent, e.step, e.policy_version, e.key, e.path, e.sha256) for e in same]
+    if same and wanted not in logged:
         yield f"the checkpoint of step {view.step} is logged otherwise"

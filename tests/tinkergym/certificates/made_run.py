@@ -138,7 +138,8 @@ class Run:
         return CheckpointView(
             step=step,
             policy_version=step,
-            path=f"/data/{JOB}/step-{step:06d}",
+            path=f"/data/{JOB}/step-{step:06d}.e1",
+            key=f"{JOB}/step-{step:06d}.e1",
             sha256=sha256(self.files["adapter_model.safetensors"]),
             files={name: len(body) for name, body in self.files.items()} | {"optimizer.safetensors": 9},
         )
@@ -154,7 +155,11 @@ class Run:
                 bodies.append(UpdateEvent(changes=self.update.changes, from_step=2))
             bodies += [self._step_event(step), self._episode_event(step)]
             view = self._view(step)
-            bodies.append(CheckpointEvent(step=step, policy_version=step, path=view.path, sha256=view.sha256))
+            bodies.append(
+                CheckpointEvent(
+                    step=step, policy_version=step, path=view.path, sha256=view.sha256, key=view.key
+                )
+            )
         bodies.append(StateEvent(state=self.state, reason="said so", attempt=1))
         return [
             Event(seq=seq, job_id=JOB, time=100.0 + seq / 16, body=body)
