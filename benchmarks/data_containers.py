@@ -48,6 +48,13 @@ _PARAMETERS = {
     "city": {"type": "string", "description": "Where."},
     "days": {"type": "integer"},
     "unit": {"type": ["string", "null"], "enum": ["C", "F", None]},
+    "mode": {
+        "oneOf": [
+            {"type": "string", "const": "fast"},
+            {"type": "string", "description": "Other."},
+            {"type": "null"},
+        ]
+    },
 }
 _NULLABLE = ("name", "tool_calls", "tool_call_id", "weight", "reasoning_content")
 
@@ -56,7 +63,7 @@ Row = dict[str, Any]
 
 def anchor() -> Row:
     """Return a row with every key in one order, which Arrow's columns then have."""
-    call = _call("a0", {"city": "x", "days": 1, "unit": "C"})
+    call = _call("a0", {"city": "x", "days": 1, "unit": "C", "mode": "fast"})
     thought = {"role": "assistant", "content": "It is.", "reasoning_content": "Hm."}
     asked = {"role": "user", "content": "?", "name": "ann"}
     called = {"role": "assistant", "content": "", "tool_calls": [call], "weight": 1}
@@ -83,10 +90,6 @@ def _call(identity: str, arguments: Mapping[str, Any]) -> Row:
     return {"id": identity, "type": "function", "function": {"name": "look", "arguments": dict(arguments)}}
 
 
-def _some(rng: random.Random, of: Mapping[str, Any]) -> Row:
-    return {name: value for name, value in of.items() if rng.random() < 0.6}
-
-
 def _text(rng: random.Random) -> str:
     return " ".join(rng.choices(_WORDS, k=rng.randint(1, 4)))
 
@@ -94,14 +97,18 @@ def _text(rng: random.Random) -> str:
 def _talk(rng: random.Random) -> Row:
     messages: list[Row] = [{"role": "system", "content": _text(rng)}] if rng.random() < 0.3 else []
     calls = rng.random() < 0.4
-    offered = rng.sample(list(_PARAMETERS), rng.randint(1, 3))
+    offered = rng.sample(list(_PARAMETERS), rng.randint(1, len(_PARAMETERS)))
+    required = next(name for name in _PARAMETERS if name in offered)
     for turn in range(rng.randint(1, 3)):
         messages.append({"role": "user", "content": _text(rng)})
         if calls and rng.random() < 0.6:
-            given = {"city": _text(rng), "days": rng.randint(0, 9), "unit": rng.choice(["F", None])}
-            arguments = _some(rng, {name: given[name] for name in given if name in offered})
-            if "unit" in offered:  # A null that its schema allows stays, so it cannot be left out as well.
-                arguments["unit"] = given["unit"]
+            given = {"city": _text(rng), "days": rng.randint(0, 9)}
+            given |= {"unit": rng.choice(["F", None]), "mode": rng.choice(["fast", None])}
+            arguments = {
+                name: value
+                for name, value in given.items()
+                if name in offered and (name == required or rng.random() < 0.6)
+            }
             identity = f"call{turn:05}"
             messages.append({"role": "assistant", "content": "", "tool_calls": [_call(identity, arguments)]})
             messages.append({"role": "tool", "content": _text(rng), "tool_call_id": identity})

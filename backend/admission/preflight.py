@@ -129,7 +129,8 @@ class Preflight:
         """
         bundle = self._renderer_of(spec)
         found: dict[str, EvaluatedTasks] = {}
-        trained = list(spec.own_environments.values())
+        # What an initial policy was trained in is not known here.
+        trained = [] if spec.initial_policy else list(spec.own_environments.values())
         for evaluation in spec.evaluations:
             environment = spec.environment_of(evaluation)
             try:

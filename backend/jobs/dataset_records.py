@@ -20,6 +20,7 @@ from backend.jobs.job_control import JobControl
 from backend.learner.sequences import TrainSequence
 from backend.policies.parity import Prompt
 from backend.store.uploads import Uploads
+from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.data import TokenSequence
 from tinkergym.schema.jobs.dataset import DatasetSpec
 from tinkergym.trajectory.content_parts import ImageSpan
@@ -73,6 +74,7 @@ def read(context: JobContext[DatasetSpec]) -> WrittenData:
     Raises:
         NotFoundError: It was deleted.
         CheckpointCorruptError: It was damaged.
+        InvalidRequestError: Nothing is left to train on; the field is `held_out`.
         JobCancelledError, WorkerStoppingError, LeaseLostError: See `JobControl.check`.
     """
     spec = context.spec
@@ -86,6 +88,12 @@ def read(context: JobContext[DatasetSpec]) -> WrittenData:
     order = np.random.default_rng([spec.seed, _HELD_OUT]).permutation(len(records))
     kept_out = held_out_numbers(records, order.tolist(), apart)
     copies = Counter(map(_content, records))
+    if len(kept_out) == len(records):
+        raise InvalidRequestError(
+            f"the {len(records)} records are all equal, and copies stay together: none is left to train on",
+            hint="leave held_out out, or pass eval_data",
+            field="held_out",
+        )
     return WrittenData(
         train=[record for number, record in enumerate(records) if number not in kept_out],
         evaluate=[records[number] for number in sorted(kept_out)],
@@ -99,19 +107,20 @@ def held_out_numbers(records: Sequence[Record], order: Sequence[int], apart: int
     Args:
         records: All records.
         order: Their numbers, in the order in which they are drawn.
-        apart: The most records to hold out.
+        apart: The most records to hold out; more only if every group of equal ones is larger.
     """
     copies: dict[bytes, list[int]] = defaultdict(list)
     for number, record in enumerate(records):
         copies[_content(record)].append(number)
     kept_out: set[int] = set()
+    fewest = min(copies.values(), key=len, default=[])
     for number in order:
         some = copies.pop(_content(records[number]), [])
         if len(kept_out) + len(some) <= apart:
             kept_out.update(some)
         if len(kept_out) == apart:
             break
-    return kept_out
+    return kept_out or set(fewest)
 
 
 def _content(record: Record) -> bytes:

@@ -70,12 +70,14 @@ def check(
     if kind not in (None, "sft", "preference"):
         raise InvalidRequestError(f"must be sft or preference, not {kind!r}", field="--kind")
     wanted: DataKind | None = kind  # type: ignore[assignment]
+    source = _source(data)
     report = describe(
-        _source(data),
+        source,
         model,
         kind=wanted,
         against={name: name for name in against or ()},
         ignore=ignore or (),
+        tasks=not isinstance(source, str),
         played=played,
     )
     if as_json:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
+
+from tinkergym.datasets.layouts import without_columns
+from tinkergym.tasks.fingerprint import row_hash
 
 ANSWERS = frozenset({"answer", "answers", "gold", "label", "target", "solution", "expected", "reference"})
 """Columns that a policy's answer is compared with, by their usual names."""
@@ -17,14 +18,15 @@ _NUMBERS = frozenset({"integer", "number", "true or false"})
 class ColumnCounts:
     """Counts the types of each column, row by row."""
 
-    def __init__(self) -> None:
-        """Start with no rows."""
+    def __init__(self, ignore: Collection[str] = ()) -> None:
+        """Start with no rows; columns to `ignore` are counted, and make no row another."""
+        self._ignore = ignore
         self.rows = 0
         self.types: dict[str, Counter[str]] = defaultdict(Counter)
         """By column, how many rows have which type, `null` and `absent` included."""
         self.objects = 0
         """Rows that are objects."""
-        self._places: dict[str, str] = {}
+        self._places: dict[bytes, str] = {}
         """The first row by its content."""
         self.equal: list[tuple[str, str]] = []
         """Each row that repeats another, with the first of them."""
@@ -46,7 +48,7 @@ class ColumnCounts:
             self.types[str(name)][kind] += 1
             if kind in _NUMBERS:
                 self._number_places[str(name)].append(where)
-        first = self._places.setdefault(content_of_row(row), where)
+        first = self._places.setdefault(_content(without_columns(row, self._ignore)), where)
         if first != where:
             self.equal.append((where, first))
 
@@ -60,7 +62,7 @@ class ColumnCounts:
         return found
 
     @property
-    def contents(self) -> Mapping[str, str]:
+    def contents(self) -> Mapping[bytes, str]:
         """The place of each row by its content."""
         return self._places
 
@@ -91,15 +93,8 @@ def type_of(value: Any) -> str:
     return "list" if isinstance(value, Sequence) else type(value).__name__
 
 
-def content_of_row(row: Mapping[str, Any]) -> str:
-    """Return a hash of a row; null columns do not count."""
-    present = {str(name): value for name, value in row.items() if value is not None}
+def _content(row: Mapping[str, Any]) -> bytes:
     try:
-        text = json.dumps(present, sort_keys=True, ensure_ascii=False, default=_plain)
+        return row_hash(row)
     except (TypeError, ValueError, RecursionError):
-        text = repr(present)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    return hashlib.sha256(value).hexdigest() if isinstance(value, bytes) else repr(value)
+        return repr(row).encode("utf-8", "surrogatepass")

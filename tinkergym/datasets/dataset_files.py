@@ -45,6 +45,8 @@ _COLUMNS = frozenset(
     ]
 )
 """Columns by which a CSV file is known."""
+_OBJECTS = frozenset({"tools", "functions", "images", "template_variables", "chat_template_kwargs"})
+"""Columns of a CSV file whose cells may be objects; others hold text, or lists of messages."""
 _BLANK = b" \t\r\n"
 
 Opened = tuple[str, Iterable[Row]]
@@ -80,15 +82,20 @@ def opened(source: DataSource, *, field: str = "data") -> Opened:
 
 
 def folder_of(source: DataSource) -> Path:
-    """Return the folder for relative paths in the data: that of its file, else the current one."""
+    """Return the folder for relative paths in the data: itself, that of its file, or the current one."""
     if isinstance(source, JsonlTasks):
         return source.path.parent
-    return Path(source).parent if isinstance(source, str | PathLike) else Path()
+    if not isinstance(source, str | PathLike):
+        return Path()
+    path = Path(source)
+    return path if path.is_dir() else path.parent
 
 
 def _in_memory(rows: Any, field: str) -> TaskSource:
     if callable(getattr(rows, "to_dict", None)) and hasattr(rows, "columns"):
-        rows = rows.to_dict("records")  # a DataFrame of pandas
+        rows = _of_pandas(rows, field)
+    elif callable(getattr(rows, "to_dicts", None)):
+        rows = rows.to_dicts()  # a DataFrame of polars
     whole = hasattr(rows, "__len__") and hasattr(rows, "__getitem__")
     if not whole or isinstance(rows, Mapping | bytes):
         raise InvalidRequestError(
@@ -97,6 +104,19 @@ def _in_memory(rows: Any, field: str) -> TaskSource:
             field=field,
         )
     return SequenceTasks(rows)
+
+
+def _of_pandas(frame: Any, field: str) -> Any:
+    """Return the rows of a DataFrame; through Arrow, which has null for its many signs of missing values."""
+    pa = import_extra(
+        "pyarrow", "DataFrames need the package pyarrow", extra="parquet", error=InvalidRequestError
+    )
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False).to_pylist()
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InvalidRequestError(
+            f"the DataFrame cannot be read: {error}", hint="pass a list of dicts", field=field
+        ) from error
 
 
 def _of_tasks(source: TaskSource, word: str = "task") -> Iterator[Row]:
@@ -247,16 +267,24 @@ def _of_csv(path: Path) -> Iterator[Row]:
             if len(row) != len(names):
                 yield Row(f"line {start}", None, f"has {len(row)} cells, but there are {len(names)} columns")
                 continue
-            yield Row(f"line {start}", {name: _cell(text) for name, text in zip(names, row, strict=True)})
+            yield Row(
+                f"line {start}", {name: _cell(name, text) for name, text in zip(names, row, strict=True)}
+            )
 
 
-def _cell(text: str) -> Any:
-    """Return a cell's text, or the objects that are written in it as JSON; None if it is empty."""
+def _cell(column: str, text: str) -> Any:
+    """Return a cell's text, or the messages, tools or images in it as JSON; None if it is empty."""
     if text.startswith(("[", "{")):
         try:
             found = json.loads(text, parse_constant=no_constant)
         except (ValueError, RecursionError):
             return text
         some = found if isinstance(found, list) else [found]
-        return found if some and all(isinstance(one, dict) for one in some) else text
+        if column in _OBJECTS:
+            return found if some and all(isinstance(one, dict) for one in some) else text
+        return found if isinstance(found, list) and found and all(map(_is_message, found)) else text
     return text or None
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value.keys() & {"role", "from", "function"})

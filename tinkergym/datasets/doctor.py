@@ -15,12 +15,13 @@ from tinkergym.datasets.dataset_files import folder_of, opened
 from tinkergym.datasets.marked_tokens import Answers
 from tinkergym.datasets.prepare import Columns, readable, record_of, row_reader
 from tinkergym.datasets.rows import DataSource, Row, source_name
+from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.data import DataKind, TokenSequence
 
 _MOST_SHOWN = 600
 """Characters of a sample."""
 _MOST_FAULTS = 5
-_PREFERENCE = frozenset({"chosen", "rejected", "preferred_output", "non_preferred_output", "label"})
+_PREFERENCE = frozenset({"chosen", "rejected", "preferred_output", "non_preferred_output"})
 _CONVERSATION = frozenset({"messages", "completion", "conversations", "text", "output"})
 
 
@@ -29,6 +30,7 @@ def examine(
     renderer: Renderer | None,
     *,
     kind: DataKind | None = None,
+    tasks: bool = False,
     against: Mapping[str, DataSource] | None = None,
     answers: Answers = "all",
     ignore: Sequence[str] = (),
@@ -40,30 +42,34 @@ def examine(
         source: A file or folder, a list of rows, or a task source.
         renderer: The renderer of the model; None to look only at the rows.
         kind: Conversations or comparisons; None finds out by the columns, or takes the rows as tasks.
+        tasks: Whether the rows are tasks whatever their columns are, as those of an environment.
         against: Other datasets by name, such as the test split, for rows that are in both.
         answers: Which answers of a conversation are trained on.
         ignore: Columns to skip.
         silent_groups: By group size, the share of groups to expect that teach nothing.
 
     Raises:
-        InvalidRequestError: There is no such file.
+        InvalidRequestError: There is no such file, or no row has a column of `ignore`.
     """
     container, given = opened(source, field="data")
-    counts, seen = ColumnCounts(), list[Row]()
+    counts, seen, columns = ColumnCounts(ignore), list[Row](), Columns(ignore)
     for row in given:
         seen.append(row)
+        columns.without(row)
         if not row.fault:
             counts.add(row.where, row.value)
-    found = kind or _kind_of(counts.types)
+    if unseen := columns.unseen:
+        raise InvalidRequestError(f"no row has the column {unseen!r}", hint="leave it out", field="ignore")
+    found = kind or (None if tasks else _kind_of(counts.types))
     rendered = _Rendered(renderer)
     faults = [f"{row.where}: {row.fault}" for row in seen if row.fault]
     layouts: Counter[str] = Counter()
     if found is not None:
         read = row_reader(found, renderer, answers) if renderer is not None else None
-        rows = readable(seen, found, columns=Columns(ignore), folder=folder_of(source))
+        rows = readable(seen, found, columns=columns, folder=folder_of(source))
         faults = list(rendered.faults_of(rows, read, layouts))
     shared = {
-        name: sum(one in counts.contents for one in _contents(other))
+        name: sum(one in counts.contents for one in _contents(other, ignore))
         for name, other in (against or {}).items()
     }
     never_equal = counts.never_equal if found is None else {}
@@ -90,13 +96,14 @@ def examine(
 
 
 def _kind_of(columns: Mapping[str, Any]) -> DataKind | None:
-    if columns.keys() & _PREFERENCE and not columns.keys() & {"answer", "question"}:
+    labeled = {"completion", "label"} <= columns.keys()
+    if (labeled or columns.keys() & _PREFERENCE) and not columns.keys() & {"answer", "question"}:
         return "preference"
     return "sft" if columns.keys() & _CONVERSATION else None
 
 
-def _contents(source: DataSource) -> Iterator[str]:
-    other = ColumnCounts()
+def _contents(source: DataSource, ignore: Sequence[str]) -> Iterator[bytes]:
+    other = ColumnCounts(ignore)
     for row in opened(source, field="against")[1]:
         if not row.fault:
             other.add(row.where, row.value)
@@ -121,9 +128,6 @@ def _problems(
     for name, places in never_equal.items():
         where = named_places(places)
         yield f"{name} is a number in {where}, which no answer equals, as answers are text: write it as text"
-    for name, kinds in counts.types.items():
-        if kinds["null"] and kinds.total() > kinds["null"]:
-            yield f"{name} is null in {kinds['null']} rows"
 
 
 @dataclass

@@ -110,7 +110,7 @@ def in_pairs(rows: Iterable[Row]) -> Iterator[Row]:
             "chosen": good.value["completion"],
             "rejected": bad.value["completion"],
         }
-        yield Row(f"{good.where} and {bad.where}", pair)
+        yield Row(f"{good.where} and {bad.where}", pair, layout=row.layout)
     for (_, label), rest in waiting.items():
         for row in rest:
             other = "false" if label else "true"

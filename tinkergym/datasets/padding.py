@@ -21,8 +21,9 @@ _NAMED = ("properties", "patternProperties", "$defs", "definitions")
 def without_padding(row: Any) -> Any:
     """Return a row without null columns, and without null keys in messages, parts, tools and calls.
 
-    Nulls that a schema means stay: in `enum` and `examples`, and as `default` or `const`, except the default
-    of a required property. So does the null argument of a call if the tool's schema allows null there.
+    Nulls that a schema means stay: in `enum` and `examples`, as the `default` of what is not required, and as
+    the `const` of a schema that says nothing else: next to `type: null` it is redundant. So does the null
+    argument of a call if the tool requires it and its schema allows null there.
     """
     if not isinstance(row, Mapping):
         return row
@@ -93,10 +94,11 @@ def _arguments(value: Any, schema: Any) -> Any:
         return value
     properties = known.get("properties")
     own: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
+    needed = _names(known.get("required"))
     return {
         key: _arguments(one, own.get(key))
         for key, one in value.items()
-        if one is not None or (key in own and _allows_null(own[key]))
+        if one is not None or (key in needed and key in own and _allows_null(own[key]))
     }
 
 
@@ -110,6 +112,10 @@ def _allows_null(schema: Any) -> bool:
         return any(map(_allows_null, choices))
     kinds = schema.get("type")
     return kinds is None or "null" in ([kinds] if isinstance(kinds, str) else kinds)
+
+
+def _names(required: Any) -> Sequence[Any]:
+    return required if isinstance(required, list | tuple) else ()
 
 
 def _parameters(tools: Any) -> dict[str, Any]:
@@ -132,16 +138,16 @@ def _schema(value: Any, *, required: bool = False) -> Any:
         return [_schema(one) for one in value]
     if not isinstance(value, Mapping):
         return value
+    said = any(one is not None for one in value.values())
     kept: dict[str, Any] = {}
     for key, one in value.items():
         if one is None:
-            if key == "const" or (key == "default" and not required):
+            if (key == "const" and not said) or (key == "default" and not required):
                 kept[key] = None
         elif key in _VALUES:
             kept[key] = one
         elif key in _NAMED and isinstance(one, Mapping):
-            needed = value.get("required")
-            names: Sequence[Any] = needed if isinstance(needed, list | tuple) else ()
+            names = _names(value.get("required"))
             kept[key] = {
                 name: _schema(property_, required=name in names)
                 for name, property_ in one.items()

@@ -25,7 +25,7 @@ from tinkergym.datasets.markup import refuse_markup
 from tinkergym.datasets.padding import without_padding
 from tinkergym.datasets.row_variables import variables_of
 from tinkergym.datasets.rows import DataSource, Row, source_name
-from tinkergym.datasets.tool_calls import calls_as_text, tools_of
+from tinkergym.datasets.tool_calls import calls_as_text, refuse_beyond_json, tools_of
 from tinkergym.errors import InvalidImageError, InvalidRequestError, TemplateError, UnsupportedPartError
 from tinkergym.images.stored_images import ImageFile
 from tinkergym.messages import Message
@@ -242,6 +242,7 @@ def row_reader(kind: DataKind, renderer: Renderer, answers: Answers) -> Callable
     def read(given: Any) -> _Rendered:
         row, tools = tools_of(given)
         row, variables = variables_of(row)
+        refuse_beyond_json(variables, "template_variables")
         own = showing(json.dumps([tools, variables])) if tools or variables else renderer
         refuse_markup(own, row)
         row = calls_as_text(own, row)

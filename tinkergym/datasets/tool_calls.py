@@ -6,6 +6,7 @@ So the policy learns exactly the format of calls and of thoughts that its templa
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,7 +39,30 @@ def tools_of(row: Any) -> tuple[Any, list[Any]]:
         tools = _loaded(tools, "tools")
     if not isinstance(tools, list) or not all(isinstance(one, Mapping) for one in tools):
         raise RowFaultError("tools: must be a list of objects, as in OpenAI's API")
+    refuse_beyond_json(tools, "tools")
     return {name: value for name, value in row.items() if name != "tools"}, tools
+
+
+def refuse_beyond_json(value: Any, where: str) -> None:
+    """Refuse what JSON cannot hold, such as dates, bytes, NaN and halves of surrogate pairs.
+
+    Raises:
+        RowFaultError: With the place of such a value.
+    """
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            refuse_beyond_json(key, where)
+            refuse_beyond_json(one, f"{where}.{key}")
+    elif isinstance(value, list | tuple):
+        for place, one in enumerate(value):
+            refuse_beyond_json(one, f"{where}[{place}]")
+    elif isinstance(value, str):
+        if not is_unicode(value):
+            raise RowFaultError(f"{where!r}: contains half of a surrogate pair")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise RowFaultError(f"{where}: is {value}, which JSON cannot hold")
+    elif not isinstance(value, bool | int | float | None):
+        raise RowFaultError(f"{where}: JSON cannot hold a {type(value).__name__}; write it as text")
 
 
 def calls_as_text(renderer: Renderer, row: Any) -> Any:
@@ -227,6 +251,7 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise RowFaultError(f"{where}: must be an object with a function that has a name and arguments")
+    refuse_beyond_json(call, where)
     arguments = function.get("arguments", {})
     if isinstance(arguments, str):
         # OpenAI's API uses JSON in a string; templates need the object.

@@ -98,7 +98,9 @@ def tasks_in(make_env: MakeEnv, spec: EvaluatedSpec) -> dict[str, EvaluatedTasks
         def opened(ref: EnvironmentRef) -> Any:
             return stack.enter_context(closing(made(make_env, ref)))
 
-        trained = [opened(ref) for ref in spec.own_environments.values()] if spec.evaluations else []
+        # What an initial policy was trained in is not known here.
+        known = spec.evaluations and not spec.initial_policy
+        trained = [opened(ref) for ref in spec.own_environments.values()] if known else []
         for one in spec.evaluations:
             try:
                 seen = overlap_of(opened(spec.environment_of(one)), trained)

@@ -28,6 +28,7 @@ def describe(
     against: DataSource | Mapping[str, DataSource] | None = None,
     answers: Answers = "all",
     ignore: Sequence[str] = (),
+    tasks: bool = False,
     played: str | PathLike[str] | None = None,
 ) -> DataReport:
     """Read a dataset as training would, and report what it holds and what is wrong with it.
@@ -48,11 +49,12 @@ def describe(
         against: Another dataset, or several by name, for rows that are in both: the test split, say.
         answers: As for `client.sft`.
         ignore: As for `client.sft`.
+        tasks: Whether the rows are tasks whatever their columns are, as those of an environment.
         played: A file of `tinkergym eval --out` with several episodes per task: from its success rates
             follows the share of groups to expect in which all returns are equal, so that none teaches.
 
     Raises:
-        InvalidRequestError: There is no such file.
+        InvalidRequestError: There is no such file, or no row has a column of `ignore`.
     """
     renderer = Renderer.from_bundle(find_bundle(model)) if isinstance(model, str) else model
     others: Mapping[str, DataSource]
@@ -67,6 +69,7 @@ def describe(
         against=others,
         answers=answers,
         ignore=ignore,
+        tasks=tasks,
         silent_groups={} if played is None else _silent_groups(Path(played)),
     )
 

@@ -151,7 +151,8 @@ class Policy:
                 "environment_prompt": own.environment_prompt,
                 "environment_variables": own.environment_variables,
                 "tools": own.tools_of(trained),
-                "trained_in": tuple(own.own_environments.values()),
+                # What an initial policy was trained in is not known here.
+                "trained_in": () if spec.initial_policy else tuple(own.own_environments.values()),
             }
         return cls(
             api,

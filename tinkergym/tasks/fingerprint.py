@@ -45,15 +45,20 @@ def rows_fingerprint(rows: Iterable[Mapping[str, Any]], name: str) -> str:
 
 
 def row_hash(row: Mapping[str, Any]) -> bytes:
-    """Return the start of the SHA-256 of one row; null columns, which Parquet adds, do not count.
+    """Return the start of the SHA-256 of one row; nulls by a name, which Parquet adds, do not count.
 
     Raises:
         TypeError: It contains something without a stable JSON form.
         ValueError: Likewise.
     """
-    present = {name: value for name, value in row.items() if value is not None}
-    line = json.dumps(present, sort_keys=True, ensure_ascii=False, default=_plain)
+    line = json.dumps(_present(row), sort_keys=True, ensure_ascii=False, default=_plain)
     return hashlib.sha256(line.encode("utf-8", "surrogatepass")).digest()[:12]
+
+
+def _present(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _present(one) for key, one in value.items() if one is not None}
+    return [_present(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: object) -> object:

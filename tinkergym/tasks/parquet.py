@@ -27,7 +27,8 @@ _DECODED_GROUPS = 4
 class ParquetTasks(TaskSource):
     """The rows of Parquet files.
 
-    Nothing is read before the first use; then the files' footers, and only the row groups that are needed.
+    Nothing is read before the first use; then all bytes once, for the fingerprint, and of the rows only the
+    groups that are needed.
 
     Example:
         >>> tasks = ParquetTasks(Path(__file__).parent / "data", split="train")
@@ -61,6 +62,7 @@ class ParquetTasks(TaskSource):
         self._name = root.name if self.split is None else f"{root.name}/{self.split}"
         self._opened: _Rows | None = None
         self._keys: tuple[object, ...] = ()
+        self._sha256 = ""
 
     @property
     def name(self) -> str:
@@ -89,14 +91,15 @@ class ParquetTasks(TaskSource):
             return self._opened  # What is mapped stays readable without its name.
         if self._opened is None or keys != self._keys:
             opened = shared(("parquet", *keys), lambda: _Rows(self._files))
-            if self._opened is not None and not opened.has_footers_of(self._opened):
+            sha256 = self.fingerprint
+            if self._opened is not None and sha256 != self._sha256:
                 raise InvalidRequestError(
                     f"{self._files[0]} changed after its tasks were first read",
                     hint="make the environment anew, as a new job does, or write new data to a new file",
                     field="path",
                     code="data_changed",
                 )
-            self._opened, self._keys = opened, keys
+            self._opened, self._keys, self._sha256 = opened, keys, sha256
             refuse_empty(self, self._opened.count)
         return self._opened
 
@@ -122,7 +125,6 @@ class _Rows:
             opened = [(path, pq.ParquetFile(path, memory_map=True)) for path in files]
         except (pa.ArrowInvalid, OSError) as error:
             raise InvalidRequestError(f"{files[0]} cannot be read: {error}", field="path") from error
-        self._footers = [file.metadata for _, file in opened]
         self._groups = [(path, file, i) for path, file in opened for i in range(file.num_row_groups)]
         sizes = (file.metadata.row_group(i).num_rows for _, file, i in self._groups)
         self._damaged = (pa.ArrowException, OSError, UnicodeDecodeError)
@@ -133,12 +135,6 @@ class _Rows:
     @property
     def count(self) -> int:
         return self._starts[-1]
-
-    def has_footers_of(self, other: _Rows) -> bool:
-        """Whether these are the other files written again, by the sizes and statistics of their columns."""
-        return len(self._footers) == len(other._footers) and all(
-            one.equals(earlier) for one, earlier in zip(self._footers, other._footers, strict=True)
-        )
 
     def row(self, index: int) -> Task:
         group = bisect_right(self._starts, index) - 1

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 import tinkergym as tg
 from tinkergym.agent.renderer import Renderer
 from tinkergym.cli.main import app
+from tinkergym.errors import InvalidRequestError
 from tinkergym.testing.template_families import family_bundle
 
 TALK = {"messages": [{"role": "user", "content": "sky?"}, {"role": "assistant", "content": "blue"}]}
@@ -77,3 +78,22 @@ def test_prints_report_and_exits_by_problems(tmp_path):
     path.write_text('{"q": "a", "answer": "1"}\n')
     assert CliRunner().invoke(app, ["data", "check", str(path)]).exit_code == 0
     assert CliRunner().invoke(app, ["data", "check", str(tmp_path / "none")]).exit_code == 2
+
+
+def test_ignores_nulls_and_columns_for_equal_rows():
+    rows = [
+        {"q": "a", "label": "x", "meta": {"b": None}, "id": 1},
+        {"q": "a", "label": "x", "meta": {}, "id": 2},
+    ]
+    report = tg.datasets.describe(rows, ignore=["id"])
+    assert (report.kind, report.equal_rows) == ("tasks", 1)
+    assert tg.datasets.describe([{"q": "a", "note": None}, {"q": "b", "note": "x"}]).ok
+    assert tg.datasets.describe([ASKED], tasks=True).kind == "tasks"
+    with pytest.raises(InvalidRequestError) as caught:
+        tg.datasets.describe(rows, ignore=["none"])
+    assert caught.value.field == "ignore"
+
+
+def test_reads_data_frame_with_missing_values_as_null():
+    frame = pytest.importorskip("pandas").DataFrame([{"q": "a", "n": 1.0}, {"q": "b"}])
+    assert tg.datasets.describe(frame).columns["n"] == {"number": 1, "null": 1}

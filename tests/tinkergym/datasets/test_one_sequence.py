@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import datetime
 import json
 import random
 from collections import Counter
@@ -11,12 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
-from benchmarks.data_containers import random_rows, unequal, with_images
+from benchmarks.data_containers import anchor, random_rows, unequal, with_images
 from tests.tinkergym.datasets.test_layouts import CALLING, vision_renderer
 from tests.tinkergym.datasets.test_stored_episodes import episodes
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
+from tinkergym.errors import InvalidRequestError
 from tinkergym.testing import byte_bundle
 
 THINKING = CALLING.replace(
@@ -53,3 +57,43 @@ def test_gives_same_tokens_for_exported_episodes_read_back(model, tmp_path):
     (tmp_path / "a").write_text("\n".join(map(json.dumps, rows)))
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "b")
     assert all(prepare(tmp_path / name, model, kind="sft").bodies == wanted for name in "ab")
+
+
+@pytest.mark.parametrize("value", [b"x", float("nan"), "\ud800", [{"at": datetime.date(2000, 1, 1)}]])
+def test_refuses_arguments_and_tools_beyond_json(model, value):
+    row = anchor()
+    row["messages"][1]["tool_calls"][0]["function"]["arguments"]["city"] = value
+    other = copy.deepcopy(anchor())
+    other["tools"][0]["function"]["parameters"]["properties"]["city"]["default"] = value
+    for one in (row, other):
+        with pytest.raises(InvalidRequestError) as caught:
+            prepare([one], model, kind="sft")
+        assert caught.value.field == "data"
+
+
+def test_reads_objects_in_text_columns_of_csv_as_text(model, tmp_path):
+    (tmp_path / "a").write_text('prompt,completion\n?,"{""name"": ""Ann""}"\n?,"[{""name"": ""Ann""}]"\n')
+    rows = [{"prompt": "?", "completion": text} for text in ('{"name": "Ann"}', '[{"name": "Ann"}]')]
+    assert prepare(tmp_path / "a", model, kind="sft").bodies == prepare(rows, model, kind="sft").bodies
+
+
+def test_finds_images_in_folder_of_data(tmp_path):
+    renderer = vision_renderer(THINKING)
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    content = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "?"}]
+    row = {"messages": [{"role": "user", "content": content}, {"role": "assistant", "content": "!"}]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    assert prepare(tmp_path, renderer, kind="sft").images
+
+
+def test_names_layout_of_paired_rows(model):
+    rows = [{"prompt": "?", "completion": str(good), "label": good} for good in (True, False)]
+    assert list(prepare(rows, model, kind="preference").layouts.values()) == [1]
+    assert all(prepare(rows, model, kind="preference").layouts)
+
+
+def test_leaves_out_optional_null_of_a_call(model):
+    short, null = anchor(), anchor()
+    short["messages"][1]["tool_calls"][0]["function"]["arguments"] = {"city": "x"}
+    null["messages"][1]["tool_calls"][0]["function"]["arguments"] = {"city": "x", "unit": None}
+    assert prepare([short], model, kind="sft").bodies == prepare([null], model, kind="sft").bodies
