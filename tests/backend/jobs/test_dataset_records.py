@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from backend.jobs.dataset_records import batch_numbers, read, train_sequence, written
+from backend.jobs.dataset_records import batch_numbers, held_out_numbers, read, train_sequence, written
 from backend.jobs.job_control import JobControl
 from backend.store.local_blobs import LocalBlobs
 from backend.store.uploads import Uploads
@@ -81,3 +81,12 @@ def test_rejects_spans_that_make_no_sense(trained):
     with pytest.raises(ValidationError) as refused:
         TokenSequence(token_ids=[5, 6, 7, 8, 9], trained=trained)
     assert explain(refused.value, TokenSequence).field.startswith("trained")
+
+
+def test_holds_out_smallest_group_of_copies_when_all_are_larger():
+    def record(first):
+        return [written(TokenSequence(token_ids=[first, 1], trained=[(1, 2)]))]
+
+    records = [record(first) for first in (1, 1, 1, 2, 2)]
+    assert held_out_numbers(records, range(5), 1) == {3, 4}
+    assert held_out_numbers([*records, record(3)], range(6), 1) == {5}
