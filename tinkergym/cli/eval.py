@@ -192,6 +192,8 @@ def evaluate(
         records = _recorded(source, asked, settings, out_file)
     scores = Scores(records, success=success)
     what = f"{env}, policy {source.name}{_how(source.settings)}"
+    if not as_json and (known := source.overlap(described)):
+        what += f", trained on {known.trained_on} of {known.tasks} tasks"
     _report(scores, ks, what, out_file, {"settings": settings} if as_json else None)
 
 

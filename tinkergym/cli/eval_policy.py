@@ -11,12 +11,15 @@ from tinkergym.cli.named_policy import named_policy
 from tinkergym.cli.options import refuse_options
 from tinkergym.errors import ServiceUnreachableError
 from tinkergym.evaluation.baselines import POLICIES
+from tinkergym.evaluation.chosen_tasks import look_at
 from tinkergym.evaluation.evaluate import make_once
 from tinkergym.evaluation.records import EpisodeRecord
 from tinkergym.evaluation.sampled_runs import Wanted, play_with_model, play_with_text
 from tinkergym.remote.client import Client
 from tinkergym.rollout.local_environment import Environment
 from tinkergym.schema.ids import PolicyRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
+from tinkergym.tasks.overlap import Overlap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,15 @@ class PolicySource:
     settings: dict[str, Any]
     """The settings that determine its answers. A run can only be continued with the same ones."""
     play: Callable[[Sequence[Wanted]], Iterator[EpisodeRecord]]
+    trained_in: Sequence[EnvironmentRef] = ()
+    """The environments in which it was trained, as far as they are known."""
+
+    def overlap(self, environment: Environment) -> Overlap | None:
+        """Return how many of an environment's tasks it was trained on; None if that is not known."""
+        if environment.make is None or not self.trained_in:
+            return None
+        found = look_at(environment.make, environment.ref, self.trained_in).overlap
+        return None if found is None or found.trained_on is None else found
 
 
 def open_policy(
@@ -89,4 +101,5 @@ def _of_service(
             **({"template_variables": policy.template_variables} if policy.template_variables else {}),
         },
         play=lambda wanted: play_with_model(policy, environment.ref, make_env, wanted, policy.decoding),
+        trained_in=policy.trained_in,
     )

@@ -13,7 +13,7 @@ from backend.jobs.dataset_records import batch_numbers, held_out_numbers, read, 
 from backend.jobs.job_control import JobControl
 from backend.store.local_blobs import LocalBlobs
 from backend.store.uploads import Uploads
-from tinkergym.errors import JobCancelledError
+from tinkergym.errors import InvalidRequestError, JobCancelledError
 from tinkergym.schema.data import DataChunk, DataManifest, TokenSequence
 from tinkergym.schema.jobs.dataset import SFTSpec
 from tinkergym.schema.setting_errors import explain
@@ -50,20 +50,31 @@ def test_derives_order_from_seed_or_leaves_it_as_it_is():
     assert batch_numbers(spec(batch_size=6, shuffle=False), 4, 2) == [2, 3, 0, 1, 2, 3]
 
 
-def test_stops_reading_data_in_a_cancelled_job(tmp_path):
-    uploads = Uploads(LocalBlobs(tmp_path), "ada")
+def context_of(folder, records, **settings):
+    uploads = Uploads(LocalBlobs(folder), "ada")
     sequence = TokenSequence(token_ids=[1, 2], trained=[(1, 2)])
-    body = DataChunk(kind="sft", records=[[sequence]]).model_dump_json().encode()
+    body = DataChunk(kind="sft", records=[[sequence]] * records).model_dump_json().encode()
     name = hashlib.sha256(body).hexdigest()
     uploads.add_chunk(name, body, most_bytes=1000)
     data = uploads.complete(DataManifest(kind="sft", chunks=[name]), most_bytes=1000).data_id
-    control = JobControl(lambda: None)
-    lease = SimpleNamespace(tenant_id="ada")
-    context = SimpleNamespace(
-        spec=spec(data=data), lease=lease, uploads=LocalBlobs(tmp_path), control=control
+    return SimpleNamespace(
+        spec=spec(data=data, **settings),
+        lease=SimpleNamespace(tenant_id="ada"),
+        uploads=LocalBlobs(folder),
+        control=JobControl(lambda: None),
     )
+
+
+def test_refuses_to_hold_out_records_that_are_all_equal(tmp_path):
+    with pytest.raises(InvalidRequestError) as caught:
+        read(context_of(tmp_path, 4, held_out=0.25))
+    assert caught.value.field == "held_out"
+
+
+def test_stops_reading_data_in_a_cancelled_job(tmp_path):
+    context = context_of(tmp_path, 1)
     assert len(read(context).train) == 1
-    control.cancel()
+    context.control.cancel()
     with pytest.raises(JobCancelledError):
         read(context)
 

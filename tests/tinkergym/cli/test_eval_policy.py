@@ -1,7 +1,12 @@
 import json
 
+import pytest
+
 import tinkergym as tg
+from tinkergym.cli.eval_policy import PolicySource
 from tinkergym.evaluation.records import read_records
+from tinkergym.remote.client_evaluations import tasks_in
+from tinkergym.rollout.local_environment import describe_for_one
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 
@@ -89,3 +94,25 @@ def test_evaluates_and_plays_the_policy_of_one_agent(tg_run, start_service):
     assert {request.policy for batch in service.sampled for request in batch} == {"job-1/player_1"}
     ambiguous = tg_run("eval", BOARD, "--policy", "job-1@0", "--tasks", 2)
     assert (ambiguous.exit_code, "several policies" in ambiguous.output) == (2, True)
+
+
+def test_knows_tasks_trained_on():
+    train, test = (describe_for_one("math/Arithmetic-v0", {"split": split}) for split in ("train", "test"))
+    source = PolicySource(name="job-1", settings={}, play=iter, trained_in=(train.ref,))
+    overlap = source.overlap(train)
+    assert overlap.trained_on == overlap.tasks > 0
+    assert source.overlap(test).trained_on == 0
+    assert PolicySource(name="job-1", settings={}, play=iter).overlap(train) is None
+
+
+@pytest.mark.parametrize(("begins", "known"), [("", 0), ("job-1@1", None)])
+def test_knows_no_overlap_of_job_with_initial_policy(begins, known):
+    train = describe_for_one("math/Arithmetic-v0", {"split": "train"})
+    spec = RLSpec(
+        model="nano",
+        environment=train.ref,
+        steps=1,
+        initial_policy=begins,
+        evaluate=[tg.EvaluateEvery(1, split="test")],
+    )
+    assert [one.trained_on for one in tasks_in(train.make, spec).values()] == [known]
