@@ -191,9 +191,7 @@ def evaluate(
         settings |= {"seed": seed, "by_index": by_index, **source.settings}
         records = _recorded(source, asked, settings, out_file)
     scores = Scores(records, success=success)
-    what = f"{env}, policy {source.name}{_how(source.settings)}"
-    if not as_json and (known := source.overlap(described)):
-        what += f", trained on {known.trained_on} of {known.tasks} tasks"
+    what = f"{env}, policy {source.name}{_how(source, None if as_json else described)}"
     _report(scores, ks, what, out_file, {"settings": settings} if as_json else None)
 
 
@@ -258,10 +256,14 @@ def _refuse_idle(settings: Mapping[str, Any], samples: int) -> None:
     refuse_options(idle, "has no effect at temperature 0", hint="add --temperature 1, or leave it out")
 
 
-def _how(settings: Mapping[str, Any]) -> str:
+def _how(source: PolicySource, shown: Environment | None) -> str:
+    settings = source.settings
     if "temperature" not in settings:
         return ""
-    return f", temperature {settings['temperature']:g}, at most {settings['max_turn_tokens']} tokens per turn"
+    known = None if shown is None else source.overlap(shown)
+    trained = f", trained on {known.trained_on} of {known.tasks} tasks" if known else ""
+    most = settings["max_turn_tokens"]
+    return f", temperature {settings['temperature']:g}, at most {most} tokens per turn{trained}"
 
 
 def _known(described: Environment, env: str) -> Environment:
