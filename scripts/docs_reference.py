@@ -136,11 +136,12 @@ def settings_page() -> str:
     sections = [
         ("Service", "", config.ServiceConfig),
         ("Limits", "limits.", config.GatewayLimits),
+        ("Ray", "ray.", config.RaySettings),
         ("vLLM", "vllm.", config.VllmSettings),
     ]
     parts = [intro]
     for title, prefix, model in sections:
-        rows = setting_rows(model, prefix, leave_out={"limits", "vllm"})
+        rows = setting_rows(model, prefix, leave_out={"limits", "ray", "vllm"})
         parts.append(f"## {title}\n\n| key | default | |\n|---|---|---|\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)
 

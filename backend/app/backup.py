@@ -22,7 +22,7 @@ from backend.errors import BlobsUnavailableError, ConfigError
 from backend.private_folder import private_files
 from backend.store import database_copy
 from backend.store.blobs import BlobMissingError, Blobs
-from backend.store.place import database_file
+from backend.store.place import database_file, url_of_file
 from backend.store.store import Store
 from tinkergym import __version__
 from tinkergym.errors import TinkerGymError
@@ -149,7 +149,7 @@ def _existing(config: ServiceConfig) -> Store:
 
 def _named(config: ServiceConfig, dump: Path) -> set[str]:
     """Return the files of all checkpoints that the copied database names."""
-    url = config.store_url if database_file(config.store_url) is None else f"sqlite:///{dump}"
+    url = config.store_url if database_file(config.store_url) is None else url_of_file(dump)
     with closing(Store.open(url)) as store:
         return {f"jobs/{key}" for key in store.checkpoint_files()}
 

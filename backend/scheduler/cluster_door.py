@@ -156,7 +156,7 @@ def require_reachable(addresses: Sequence[str], cluster: str, config: ServiceCon
     elsewhere = sorted({address for address in addresses if address not in here})
     if elsewhere and database_file(config.store_url) is not None:
         raise ConfigError(
-            f"workers on {', '.join(elsewhere)} cannot reach a SQLite file on this machine",
+            f"workers on {', '.join(elsewhere)} cannot reach a database file on this machine",
             hint="set database_url=postgresql://...",
             field="database_url",
         )

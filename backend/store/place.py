@@ -14,7 +14,12 @@ DEFAULT_FILE = "tinkergym.sqlite3"
 
 def default_url(data_dir: Path) -> str:
     """Return the URL of the database of a service that names none."""
-    return f"sqlite:///{data_dir / DEFAULT_FILE}"
+    return url_of_file(data_dir / DEFAULT_FILE)
+
+
+def url_of_file(file: Path) -> str:
+    """Return the URL of a database in a file."""
+    return f"sqlite:///{file}"
 
 
 def database_file(url: str) -> Path | None:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import tinkergym
-from backend.config import GatewayLimits, ServiceConfig, VllmSettings
+from backend.config import GatewayLimits, RaySettings, ServiceConfig, VllmSettings
 from scripts import docs_reference
 
 
@@ -13,11 +13,13 @@ def test_documents_every_setting_of_the_service_on_its_page():
     page = docs_reference.settings_page()
     limits = {f"limits.{name}" for name in GatewayLimits.model_fields}
     vllm = {f"vllm.{name}" for name in VllmSettings.model_fields}
+    ray = {f"ray.{name}" for name in RaySettings.model_fields}
     rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
     assert {row[0].strip("| `") for row in rows} == set(ServiceConfig.model_fields) - {
         "limits",
+        "ray",
         "vllm",
-    } | limits | vllm
+    } | limits | ray | vllm
     assert all(len(row) == 3 and row[2].strip(" |") for row in rows)
 
 

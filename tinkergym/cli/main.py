@@ -65,9 +65,9 @@ COMMANDS = {
     ),
     "backup": (
         "backup:backup",
-        "Copy the service on this machine, database and checkpoints, to a folder or a bucket.",
+        "Copy the service's database, checkpoints, uploads and keys, whether or not it runs.",
     ),
-    "restore": ("backup:restore", "Make a service from a backup."),
+    "restore": ("backup:restore", "Make a service from a backup, in a data folder without a database."),
     "migrate": (
         "migrate:migrate",
         "Upgrade the database of an older version. Stop the service and make a backup first.",

@@ -78,6 +78,8 @@ TABLE = {
     # These become programs of the service, whose own tests read what they print.
     "serve": ("backend.app.supervisor", [], ""),
     "migrate": ("backend.app.migrate", [], ""),
+    "backup": ("backend.app.backup", ["copies"], ""),
+    "restore": ("backend.app.backup", ["copies"], ""),
     "keys create": ("backend.app.keys", ["laptop"], ""),
     "keys list": ("backend.app.keys", [], ""),
     "keys revoke": ("backend.app.keys", ["key-1"], ""),
