@@ -32,25 +32,25 @@ class GatewayProbe:
         """`answers` probes once, with a timeout."""
         self._answers = answers
         self._next_look = self._started_at = 0.0
-        self._answered = False
+        self._heard_at = -1.0
         self._failures = 0
 
     def heard(self) -> None:
         """Note that it has responded to somebody else: from now on, silence is a reason."""
-        self._answered, self._failures = True, 0
+        self._heard_at, self._failures = time.monotonic(), 0
 
     def hangs(self, started_at: float, now: float) -> bool:
         """Whether the gateway started then hangs. Probes it if it is time to."""
         if started_at != self._started_at:
-            self._started_at, self._answered, self._failures = started_at, False, 0
+            self._started_at, self._failures = started_at, 0
         if now < self._next_look:
             return False
         self._next_look = now + _BETWEEN_SECONDS
         if self._answers():
-            self._answered, self._failures = True, 0
+            self._heard_at, self._failures = now, 0
             return False
         self._failures += 1
-        late = self._answered or now - started_at >= _START_SECONDS
+        late = self._heard_at >= started_at or now - started_at >= _START_SECONDS
         return late and self._failures >= _MOST_FAILURES
 
 
