@@ -22,6 +22,7 @@ from backend.errors import BlobsUnavailableError, ConfigError
 from backend.private_folder import private_files
 from backend.store import database_copy
 from backend.store.blobs import BlobMissingError, Blobs
+from backend.store.collector import OWNER
 from backend.store.place import database_file, url_of_file
 from backend.store.store import Store
 from tinkergym import __version__
@@ -105,7 +106,8 @@ def restore(config: ServiceConfig, source: Blobs) -> BackupReport:
     """Copy a backup into a new data folder, and into the blob store that the settings name.
 
     Raises:
-        ConfigError: There is no complete backup, or the data folder has a database already or is in use.
+        ConfigError: There is no complete backup, the data folder has a database already or is in use, or the
+            blob store has the blobs of a service.
         StorageFullError: The disk or the bucket is full.
     """
     report = _report(source)
@@ -116,6 +118,13 @@ def restore(config: ServiceConfig, source: Blobs) -> BackupReport:
             field="SOURCE",
         )
     with data_folder.claimed(config):
+        database_copy.require_none(config.store_url)
+        if config.job_files.has(OWNER):
+            raise ConfigError(
+                f"{config.job_files.where('')} has the files of a service",
+                hint=f"choose other `blobs`; if that service is gone, remove {config.job_files.where(OWNER)}",
+                field="blobs",
+            )
         copied: dict[str, int] = {}
         for name in _FOLDERS:
             copied |= {

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from backend.app import data_folder
 from backend.config import load_config
 from backend.private_folder import private_files
+from backend.store.place import database_file
 from backend.store.store import Store
 from tinkergym.errors import TinkerGymError
 
@@ -24,7 +26,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         config = load_config(options.config, options.set)
-        with private_files(), closing(Store.open(config.store_url, part="migrate", upgrade=True)) as store:
+        on_file = database_file(config.store_url) is not None
+        with (
+            data_folder.claimed(config) if on_file else private_files(),
+            closing(Store.open(config.store_url, part="migrate", upgrade=True)) as store,
+        ):
             said = f"the database has schema {store.schema}, the newest"
             print(json.dumps({"schema": store.schema}) if options.json else said)
     except TinkerGymError as error:

@@ -35,6 +35,7 @@ from backend.processes.guardian import guarded
 from backend.scheduler.cluster_door import require_cluster
 from backend.store.blob_check import require_usable
 from backend.store.keys import LOCAL_TENANT
+from backend.store.place import database_file
 from backend.store.store import Store
 from tinkergym.errors import TinkerGymError, from_wire
 
@@ -107,7 +108,9 @@ def serve(
         held.enter_context(data_folder.claimed(config, schedules=schedules))
         listener = held.enter_context(listening(config)) if answers_here else None
         url = "" if listener is None else url_of(config.host, listener)
-        key_file = _introduce(config, url)
+        # A server's database may have other processes that still run.
+        upgrade = schedules and database_file(config.store_url) is not None
+        key_file = _introduce(config, url, upgrade=upgrade)
         shared = "" if role == "all" else f":{role}:{config.port}"
         prefix = hashlib.sha256(os.fsencode(f"{config.data_dir}{shared}")).hexdigest()[:16] + ":"
         # Left by a predecessor that was killed together with its guardian.
@@ -222,13 +225,13 @@ def _stop(parts: Sequence[RestartedPart], mark: str, signals: EndSignals) -> Non
         part.reap()
 
 
-def _introduce(config: ServiceConfig, url: str) -> Path:
-    """Create the local tenant and its key at the first start; write the service's address."""
-    with closing(Store.open(config.store_url)) as store:
-        key = data_folder.read_local_key(config)
-        if store.keys.tenant_of(key) != LOCAL_TENANT:
-            key = store.keys.create(LOCAL_TENANT, "local.json")
+def _introduce(config: ServiceConfig, url: str, *, upgrade: bool) -> Path:
+    """Create the local tenant and its key at the first start; write the service's address, if it has one."""
+    with closing(Store.open(config.store_url, upgrade=upgrade)) as store:
         if url:
+            key = data_folder.read_local_key(config)
+            if store.keys.tenant_of(key) != LOCAL_TENANT:
+                key = store.keys.create(LOCAL_TENANT, "local.json")
             data_folder.write_local_file(config, url, key)
     return config.local_file
 

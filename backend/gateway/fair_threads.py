@@ -64,7 +64,13 @@ class FairThreads:
         loop = asyncio.get_running_loop()
         # A future of its own, not awaited: a cancelled caller does not give back the place of a thread that
         # still runs.
-        work = loop.run_in_executor(self._threads, copy_context().run, call)
+        try:
+            work = loop.run_in_executor(self._threads, copy_context().run, call)
+        except RuntimeError as error:
+            self._turns.leave(number)
+            raise ServiceUnavailableError(
+                f"the service cannot start a thread: {error}", hint="try again"
+            ) from error
         # One timer and one future instead of `asyncio.wait`: most requests come through here.
         over: asyncio.Future[None] = loop.create_future()
 

@@ -27,6 +27,7 @@ class _Proof:
     sampled_at: float | None = None
     failed: bool = False
     ask_at: float = 0.0
+    asked_at: float = 0.0
     asking: asyncio.Task[None] | None = None
 
 
@@ -55,6 +56,7 @@ class PoolProofs:
         for pool in pools:
             proof = self._known.setdefault(pool.url, _Proof())
             if proof.asking is None and self._clock() >= proof.ask_at:
+                proof.asked_at = self._clock()
                 proof.asking = asyncio.create_task(self._prove(pool, proof))
         asking = [proof.asking for proof in self._known.values() if proof.asking is not None]
         if asking:
@@ -68,13 +70,15 @@ class PoolProofs:
     def _is_failing(self, proof: _Proof) -> bool:
         if proof.failed or proof.sampled_at is None:
             return True
-        return proof.asking is not None and self._clock() - proof.sampled_at > self._silence_seconds
+        return proof.asking is not None and self._clock() - proof.asked_at > self._silence_seconds
 
     async def _prove(self, pool: PoolRecord, proof: _Proof) -> None:
+        failed = True
         try:
             await self._proxy.call(pool, "/prove", b"", {})
+            failed, proof.sampled_at = False, self._clock()
         except TinkerGymError:
-            proof.failed = True
-        else:
-            proof.failed, proof.sampled_at = False, self._clock()
-        proof.ask_at, proof.asking = self._clock() + _KEPT_SECONDS, None
+            pass  # `failing` says so.
+        finally:
+            proof.failed, proof.asking = failed, None
+            proof.ask_at = self._clock() + _KEPT_SECONDS

@@ -62,7 +62,7 @@ def run_in_cluster(config: ServiceConfig, store: Store, stop: threading.Event) -
             # Ray's own end would wait for the cluster. The next run of this process waits in the store.
             os._exit(1)
     ticking.stop()
-    if stop.is_set():
+    if stop.is_set() and lock.held():  # Otherwise the workers are another scheduler's.
         ray_cluster.stop_everything(seconds=_STOP_SECONDS / 2)
 
 

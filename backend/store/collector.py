@@ -23,7 +23,8 @@ from tinkergym.errors import TinkerGymError
 _log = logging.getLogger(__name__)
 
 LEFT_OVER_SECONDS = 86_400.0
-_OWNER = "owner.json"
+OWNER = "owner.json"
+"""Names the database to which the blobs of jobs belong."""
 _PASS_SECONDS = 6 * 3600.0
 _FOLDER_SECONDS = 0.2
 """Between two jobs of a pass."""
@@ -39,17 +40,20 @@ class Collector:
 
     def collect(self) -> Iterator[str]:
         """Remove what is left over, job by job; yield the name of each folder after it."""
-        if not self._is_ours():
+        if not self.is_ours():
             _log.error(
-                "%s belongs to the service of another database, so nothing there is collected",
+                "%s may belong to the service of another database, so nothing there is collected; if "
+                "all of it is this service's, write %s there: %s",
                 self._jobs.where(""),
+                OWNER,
+                json.dumps(self._ours()),
             )
             return
         before = self._clock() - LEFT_OVER_SECONDS
-        for job_id in self._jobs.folders():
+        for job_id in _listed(self._jobs):
             self._collect_job(job_id, before)
             yield job_id
-        for tenant in self._uploads.folders():
+        for tenant in _listed(self._uploads):
             drop_loose_chunks(self._uploads.below(tenant), before=before)
             yield tenant
         for blobs in (self._jobs, self._uploads):
@@ -69,24 +73,45 @@ class Collector:
             if blob.key.startswith("checkpoints/"):
                 newest[folder] = max(newest[folder], blob.written_at)
         for folder, written_at in newest.items():
-            if folder not in named and written_at < before:
+            hidden = PurePosixPath(folder).name.startswith(".")
+            if folder not in named and not hidden and written_at < before:
                 self._jobs.delete(folder)
 
-    def _is_ours(self) -> bool:
-        """Return whether this database's service wrote the blobs: another's rows name none of them."""
-        ours = {"database": self._store.identity()}
+    def is_ours(self) -> bool:
+        """Return whether this database's service wrote the blobs: another's rows name none of them.
+
+        Decided once, and written down. Jobs of which this database knows none are another service's.
+        """
+        ours = self._ours()
         try:
-            found = json.loads(self._jobs.get(_OWNER))
+            found = json.loads(self._jobs.get(OWNER))
         except BlobMissingError:
-            self._jobs.put(_OWNER, json.dumps(ours).encode())
-            return True
+            job_ids = _listed(self._jobs)
+            unknown = job_ids and not any(map(self._store.has_job, job_ids))
+            found = {"database": None} if unknown else ours
+            self._jobs.put(OWNER, json.dumps(found).encode())
         return bool(found == ours)
+
+    def _ours(self) -> dict[str, str]:
+        return {"database": self._store.identity()}
+
+
+def _listed(blobs: Blobs) -> list[str]:
+    """Return the folders of jobs or tenants; those with a dot are drafts of earlier versions."""
+    return [name for name in blobs.folders() if not name.startswith(".")]
 
 
 class CollectorThread:
     """Runs a pass every few hours, with pauses between the jobs, until the process ends."""
 
     def __init__(self, collector: Collector) -> None:
+        """Decide whose the blobs are, before there are new jobs, and start."""
+        self._decided = False
+        try:
+            collector.is_ours()
+            self._decided = True
+        except (TinkerGymError, OSError):
+            _log.exception("left-over blobs are not removed before the service's next start")
         self._collector, self._end = collector, threading.Event()
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
         self._thread.start()
@@ -99,7 +124,7 @@ class CollectorThread:
     def _run(self) -> None:
         # Services that start together do not collect together.
         pause = random.uniform(0.1, 0.2) * _PASS_SECONDS
-        while not self._end.wait(pause):
+        while self._decided and not self._end.wait(pause):
             pause = _PASS_SECONDS
             try:
                 for _ in self._collector.collect():

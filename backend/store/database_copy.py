@@ -8,7 +8,10 @@ import subprocess
 from contextlib import closing
 from pathlib import Path
 
+from sqlalchemy import URL, inspect, make_url
+
 from backend.errors import ConfigError
+from backend.store.database import Database
 from backend.store.place import database_file
 
 
@@ -20,7 +23,7 @@ def dump(url: str, target: Path) -> None:
     """
     path = database_file(url)
     if path is None:
-        _run("pg_dump", "--format=custom", f"--file={target}", f"--dbname={_plain(url)}")
+        _run(url, "pg_dump", "--format=custom", f"--file={target}")
         return
     if not path.exists():
         raise ConfigError(
@@ -34,6 +37,24 @@ def dump(url: str, target: Path) -> None:
         raise ConfigError(f"the database {path} cannot be read: {error}", field="database_url") from error
 
 
+def require_none(url: str) -> None:
+    """Check that there is no database yet.
+
+    Raises:
+        ConfigError: There is one, or what one left.
+    """
+    path = database_file(url)
+    if path is None:
+        with closing(Database(url)) as database, database.read() as connection:
+            found = inspect(connection).get_table_names()[:1]
+    else:
+        found = [name for end in ("", "-wal", "-shm") if os.path.lexists(name := f"{path}{end}")]
+    if found:
+        raise ConfigError(
+            f"{found[0]} is there already", hint="move it away, or choose another place", field="database_url"
+        )
+
+
 def restore(source: Path, url: str) -> None:
     """Make a database from a copy.
 
@@ -42,19 +63,9 @@ def restore(source: Path, url: str) -> None:
     """
     path = database_file(url)
     if path is None:
-        _run(
-            "pg_restore",
-            "--single-transaction",
-            "--exit-on-error",
-            "--no-owner",
-            f"--dbname={_plain(url)}",
-            str(source),
-        )
+        _run(url, "pg_restore", "--single-transaction", "--exit-on-error", "--no-owner", str(source))
         return
-    if path.exists():
-        raise ConfigError(
-            f"{path} is there already", hint="move it away, or choose another data_dir", field="database_url"
-        )
+    require_none(url)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_name(f".{path.name}.restoring")
     draft.unlink(missing_ok=True)
@@ -62,14 +73,21 @@ def restore(source: Path, url: str) -> None:
     draft.rename(path)
 
 
-def _plain(url: str) -> str:
-    """Return a URL as PostgreSQL's own programs read it."""
-    return "postgresql" + url[url.index("://") :]
+def program_access(url: str) -> tuple[str, dict[str, str]]:
+    """Return a URL as PostgreSQL's own programs read it, without the password, and their environment."""
+    parts = make_url(url).set(drivername="postgresql")
+    password = parts.password or parts.query.get("password")
+    query = parts.difference_update_query(["password"]).query
+    plain = URL.create("postgresql", parts.username, None, parts.host, parts.port, parts.database, query)
+    secret = {"PGPASSWORD": password} if isinstance(password, str) else {}
+    return plain.render_as_string(), {**os.environ, **secret}
 
 
-def _run(program: str, *arguments: str) -> None:
+def _run(url: str, program: str, *arguments: str) -> None:
+    plain, environment = program_access(url)
+    command = [program, f"--dbname={plain}", *arguments]
     try:
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     except FileNotFoundError:
         raise ConfigError(
             f"{program} is not installed", hint="install PostgreSQL's client programs", field="database_url"

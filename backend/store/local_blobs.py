@@ -16,6 +16,7 @@ from tinkergym.errors import StorageFullError
 
 _DRAFT = ".draft-"
 _COPY_BYTES = 2**20
+_AWAY = (errno.ESTALE, errno.EIO, errno.EACCES, errno.ENOTCONN, errno.ETIMEDOUT)
 
 
 class LocalBlobs:
@@ -54,7 +55,8 @@ class LocalBlobs:
     def get(self, key: str) -> bytes:
         """See `Blobs`."""
         try:
-            return self._path(key).read_bytes()
+            with _answers(self._path(key)):
+                return self._path(key).read_bytes()
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             raise BlobMissingError(key) from None
 
@@ -102,11 +104,13 @@ class LocalBlobs:
         """See `Blobs`."""
         path = self._path(key)
         with _full_disk_named(path):
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with _answers(path):
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             shutil.rmtree(path, ignore_errors=True)
             try:
                 yield path
-                _flush(path.parent)
+                with _answers(path):
+                    _flush(path.parent)
             except BaseException:
                 shutil.rmtree(path, ignore_errors=True)
                 raise
@@ -116,7 +120,8 @@ class LocalBlobs:
         folder = self._path(key)
         if names is None:
             try:
-                manifest = (folder / MANIFEST).read_bytes()
+                with _answers(folder):
+                    manifest = (folder / MANIFEST).read_bytes()
             except FileNotFoundError:
                 raise _missing(folder / MANIFEST) from None
             names = listed_files(manifest, str(folder))
@@ -136,7 +141,7 @@ class LocalBlobs:
     def _writing(self, key: str) -> Iterator[BinaryIO]:
         path = self._path(key)
         draft = path.with_name(f"{_DRAFT}{os.getpid()}-{os.urandom(4).hex()}")
-        with _full_disk_named(path):
+        with _answers(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
                 with draft.open("wb") as file:
@@ -165,6 +170,21 @@ def _flush(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _answers(path: Path) -> Iterator[None]:
+    """Turn the errors of a folder that is away, or may not be used, into ours."""
+    try:
+        with _full_disk_named(path):
+            yield
+    except OSError as error:
+        if error.errno in _AWAY:
+            raise BlobsUnavailableError(
+                f"blob store unavailable: {path}: {error.strerror}",
+                hint="mount the disk, or correct the folder's permissions; jobs wait and go on by themselves",
+            ) from error
+        raise
 
 
 @contextmanager

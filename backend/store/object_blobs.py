@@ -163,8 +163,7 @@ class ObjectBlobs:
                 raise self._unavailable(error) from error
             raise BlobMissingError(key) from None
         except Exception as error:  # botocore's and aiohttp's errors have no common base class
-            full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-            if full or any(code in str(error) for code in _FULL):
+            if _says_full(error):
                 raise StorageFullError(
                     f"{self._url} is full: {error}", hint="free space there, then try again"
                 ) from error
@@ -197,6 +196,23 @@ def _file_system(url: str) -> Any:
 def _opened(protocol: str, _process_id: int) -> Any:
     # fsspec keeps one per thread, each with connections of its own.
     return fsspec.filesystem(protocol, skip_instance_cache=True, **(_S3 if protocol == "s3" else {}))
+
+
+def _says_full(error: BaseException | None) -> bool:
+    """Return whether an error has a code for a full store, or its cause has; the text may contain any key."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        response = getattr(error, "response", None)  # botocore's
+        if isinstance(response, dict):
+            codes = (
+                response.get("Error", {}).get("Code"),
+                response.get("ResponseMetadata", {}).get("HTTPStatusCode"),
+            )
+            if any(str(code) in _FULL for code in codes):
+                return True
+        error = error.__cause__
+    return False
 
 
 def _written_at(info: dict[str, Any]) -> float:

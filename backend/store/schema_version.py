@@ -25,8 +25,7 @@ _REFUSES_OLDER = 12
 def require_current_schema(database: Database, *, upgrade: bool = False) -> None:
     """Create the tables of a new database; check the revision of an existing one.
 
-    A SQLite file, which one service uses, is upgraded in place. A database that several processes share is
-    upgraded only if `upgrade` says that they have stopped.
+    An older one is upgraded only if `upgrade` says that no process uses it.
 
     Raises:
         ConfigError: The schema is older and not upgraded, newer, or not tinkergym's.
@@ -46,8 +45,10 @@ def require_current_schema(database: Database, *, upgrade: bool = False) -> None
         elif found != HEAD:
             if not _FIRST <= found < HEAD:
                 hint = "use the tinkergym version that wrote it, or another database"
-            elif connection.dialect.name != "sqlite" and not upgrade:
-                hint = "stop all of the service's processes, make a backup, and run `tinkergym migrate`"
+            elif not upgrade:
+                hint = "stop all of the service's processes and run `tinkergym migrate`"
+                if connection.dialect.name == "sqlite":
+                    hint += ", or start the service once"
             else:
                 _upgrade(connection, found)
                 return

@@ -95,7 +95,7 @@ class Store:
             url: Its location.
             clock: Returns Unix seconds, for timestamps of events and rows.
             part: The part of the service that opens it, by which its server lists connections.
-            upgrade: Whether to upgrade an older schema although other processes might use it.
+            upgrade: Whether to upgrade an older schema: only while no other process uses the database.
 
         Raises:
             ConfigError: It cannot be opened, or has a different schema.

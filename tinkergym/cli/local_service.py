@@ -83,7 +83,7 @@ def _running() -> str:
         with contextlib.closing(
             Connection(address.url, token=address.api_key, patience_seconds=0.0)
         ) as connection:
-            Api(connection).health()
+            Api(connection).health(sample=False)
     except TinkerGymError:
         return ""
     return address.url

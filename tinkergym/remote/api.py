@@ -46,9 +46,16 @@ class Api:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    def health(self, *, patience_seconds: float | None = None) -> HealthView:
-        """Return whether the service responds, and what it is waiting for."""
-        return _read(HealthView, self.connection.call("GET", "/v1/health", patience_seconds=patience_seconds))
+    def health(self, *, sample: bool = True, patience_seconds: float | None = None) -> HealthView:
+        """Return whether the service responds, and what it is waiting for.
+
+        Args:
+            sample: Whether the service first samples from its models, which may take seconds.
+            patience_seconds: How long to try again while the service does not respond.
+        """
+        params = None if sample else {"sample": "false"}
+        body = self.connection.call("GET", "/v1/health", params=params, patience_seconds=patience_seconds)
+        return _read(HealthView, body)
 
     def create_job(
         self, spec: JobSpec, *, idempotency_key: str, packs: Sequence[InstalledPack] = ()

@@ -105,7 +105,9 @@ class Client:
         self.url, self._connection = connection.url, connection
         self._api = Api(self._connection)
         try:
-            health = self._api.health(patience_seconds=min(patience_seconds, FIRST_PATIENCE_SECONDS))
+            health = self._api.health(
+                sample=False, patience_seconds=min(patience_seconds, FIRST_PATIENCE_SECONDS)
+            )
             require_same_version(__version__, health.version)
         except ServiceUnreachableError as error:
             self._connection.close()

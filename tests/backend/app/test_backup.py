@@ -9,7 +9,9 @@ from backend.app import backup
 from backend.config import ServiceConfig
 from backend.errors import ConfigError
 from backend.store.blobs import new_checkpoint_key
+from backend.store.database_copy import program_access
 from backend.store.local_blobs import LocalBlobs
+from backend.store.place import DEFAULT_FILE
 from backend.store.store import Store
 from tests.backend.store.blob_places import fill
 from tinkergym.schema.events import CheckpointView
@@ -116,6 +118,33 @@ def test_restores_over_no_database_and_from_no_unfinished_backup(service, tmp_pa
     after = ServiceConfig(data_dir=tmp_path / "after")
     with pytest.raises(ConfigError, check=lambda error: error.field == "SOURCE"):
         backup.restore(after, target)
+
+
+def test_refuses_existing_databases_before_it_copies_anything(service, tmp_path):
+    target = LocalBlobs(tmp_path / "backup")
+    backup.back_up(service.config, target)
+    after = tmp_path / "after"
+    after.mkdir(mode=0o700)
+    (after / f"{DEFAULT_FILE}-wal").touch()
+    with pytest.raises(ConfigError, check=lambda error: error.field == "database_url"):
+        backup.restore(ServiceConfig(data_dir=after), target)
+    assert not (after / "operator.key").exists()
+    assert ServiceConfig(data_dir=after).job_files.files() == []
+
+
+def test_refuses_blob_store_of_another_service(service, tmp_path):
+    target = LocalBlobs(tmp_path / "backup")
+    backup.back_up(service.config, target)
+    after = ServiceConfig(data_dir=tmp_path / "after", blobs=str(tmp_path / "bucket"))
+    after.job_files.put("owner.json", b"{}")
+    with pytest.raises(ConfigError, check=lambda error: error.field == "blobs"):
+        backup.restore(after, target)
+    assert [blob.key for blob in after.job_files.files()] == ["owner.json"]
+
+
+def test_gives_passwords_to_programs_in_the_environment():
+    plain, environment = program_access("postgresql+psycopg://ada:s%40cret@host:5/db?sslmode=require")
+    assert (plain, environment["PGPASSWORD"]) == ("postgresql://ada@host:5/db?sslmode=require", "s@cret")
 
 
 def test_continues_an_interrupted_backup(service, tmp_path):

@@ -63,3 +63,18 @@ def test_leaves_everything_to_the_service_of_another_database(store, blobs, job,
     assert collect(other, blobs, days=99) == []
     other.close()
     assert blobs.has(f"jobs/{job[1][0]}/weights")
+
+
+def test_leaves_jobs_alone_of_which_it_knows_none(store, blobs):
+    blobs.put("jobs/job-other/episodes/step-000001/e1.zlib", b"another's")
+    for _ in range(2):
+        assert collect(store, blobs, days=99) == []
+    assert "job-other" in blobs.folders("jobs")
+
+
+def test_skips_what_earlier_versions_left(store, blobs, job):
+    hidden = [".deleted-job-1/episode", f"{job[0].job_id}/checkpoints/.replaced-step-1/weights"]
+    for key in hidden:
+        blobs.put(f"jobs/{key}", b"left")
+    collect(store, blobs, days=99)
+    assert all(blobs.has(f"jobs/{key}") for key in hidden)

@@ -71,8 +71,9 @@ def test_upgrades_a_shared_database_only_on_request(store, postgres_url, postgre
         revise(postgres_url, postgres_server, HEAD)
 
 
-def test_upgrades_a_file_in_place_and_keeps_its_jobs(old_file):
-    store = Store.open(f"sqlite:///{old_file}")
+def test_upgrades_a_file_on_request_and_keeps_its_jobs(old_file):
+    assert refuses(f"sqlite:///{old_file}")
+    store = Store.open(f"sqlite:///{old_file}", upgrade=True)
     service = store.service()
     assert [(job.job_id, job.model) for job in service.queued_jobs()] == [("job-2", "nano-vl")]
     assert [held.job_id for held in service.held_jobs()] == ["job-1"]
@@ -85,7 +86,7 @@ def test_upgrades_a_file_in_place_and_keeps_its_jobs(old_file):
 
 
 def test_makes_an_upgraded_file_like_a_new_one(old_file):
-    Store.open(f"sqlite:///{old_file}").close()
+    Store.open(f"sqlite:///{old_file}", upgrade=True).close()
     engine = create_engine(f"sqlite:///{old_file}")
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
