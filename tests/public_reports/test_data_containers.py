@@ -153,6 +153,8 @@ def test_trains_thoughts_where_the_template_writes_them(key):
     assert trained({"content": "4", key: None}) == ["4<|im_end|>"]
     assert trained(thought, {"content": "5"}) == [whole, "5<|im_end|>"]
     assert trained({**thought, "weight": 0}, thought) == [whole]
+    misspelled = [{"role": "user", "content": "2+2?"}, {"role": "assistant", **thought, "wieght": 0}]
+    refused([{"messages": misspelled}], model)
     said = refused(
         [{"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", **thought}]}], renderer()
     )
@@ -187,6 +189,7 @@ REFUSED = {
     "broken array": (b'[{"prompt":"Hi"\n"completion":"Yo"}]', "line 2: "),
     "line ends of old Macs": (ROW + b"\r" + ROW + b"\r", "line 1: "),
     "gzip": (b"\x1f\x8b\x08\x00", "gzip"),
+    "CSV in Latin-1": ("prompt,completion\nHi,café\n".encode("latin-1"), "line 1: "),
     "short line of CSV": (b"prompt,completion\nHi\n", "line 2: "),
 }
 

@@ -246,7 +246,11 @@ def _is_csv(head: bytes) -> bool:
 def _of_csv(path: Path) -> Iterator[Row]:
     csv.field_size_limit(MOST_LINE_BYTES)
     with path.open(encoding="utf-8-sig", newline="") as file:
-        first = file.readline()
+        try:
+            first = file.readline()
+        except UnicodeDecodeError as error:  # It decodes more than the line.
+            yield Row("line 1", None, f"it is not valid UTF-8: {error.reason}")
+            return
         table = csv.DictReader(io.StringIO(first), delimiter=_delimiter(first))
         names: Sequence[str] = [name.strip() for name in table.fieldnames or ()]
         cells = csv.reader(file, delimiter=_delimiter(first), strict=True)

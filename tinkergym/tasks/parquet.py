@@ -127,7 +127,7 @@ class _Rows:
             raise InvalidRequestError(f"{files[0]} cannot be read: {error}", field="path") from error
         self._groups = [(path, file, i) for path, file in opened for i in range(file.num_row_groups)]
         sizes = (file.metadata.row_group(i).num_rows for _, file, i in self._groups)
-        self._damaged = (pa.ArrowException, OSError, UnicodeDecodeError)
+        self._damaged = (pa.ArrowException, OSError, ValueError, OverflowError)
         self._starts: list[int] = [0, *accumulate(sizes)]
         self._decoded: BoundedDict[int, Any] = BoundedDict(_DECODED_GROUPS)
         self._lock = threading.Lock()
