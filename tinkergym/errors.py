@@ -6,7 +6,7 @@
     │   ├── InvalidSpaceError, InvalidValueError
     │   └── InvalidEnvironmentError
     │       └── UnsupportedPartError, InvalidImageError
-    ├── AuthenticationError, NotFoundError, PayloadTooLargeError, MisdirectedRequestError
+    ├── AuthenticationError, ReadOnlyKeyError, NotFoundError, PayloadTooLargeError, MisdirectedRequestError
     ├── VersionMismatchError
     ├── ConflictError: the state does not allow it
     │   └── PolicyVersionGoneError
@@ -113,6 +113,12 @@ class AuthenticationError(TinkerGymError):
     """The API key is missing, unknown or revoked."""
 
     http_status = 401
+
+
+class ReadOnlyKeyError(TinkerGymError):
+    """The API key is valid and may only sample and read; this request would change something."""
+
+    http_status = 403
 
 
 class MissingExtraError(TinkerGymError):

@@ -28,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     create = commands.add_parser("create", help="create a key and print it: it cannot be shown again")
     create.add_argument("tenant")
     create.add_argument("--name", default="", help="what it is for")
+    create.add_argument("--read-only", action="store_true", help="it samples and reads, and changes nothing")
     shown = commands.add_parser("list", help="show keys, each with its tenant")
     shown.add_argument("tenant", nargs="?", help="only this tenant's keys (default: all)")
     revoke = commands.add_parser("revoke", help="revoke a key immediately")
@@ -53,9 +54,10 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _create(keys: KeyStore, options: argparse.Namespace) -> None:
-    key = keys.create(options.tenant, options.name)
+    key = keys.create(options.tenant, options.name, read_only=options.read_only)
     if options.json:
-        _emit({"key": key, "key_id": keys.id_of(key), "tenant": options.tenant, "name": options.name})
+        made = {"key": key, "key_id": keys.id_of(key), "tenant": options.tenant, "name": options.name}
+        _emit({**made, "read_only": options.read_only})
     else:
         # Only the key on standard output, for `KEY=$(tinkergym keys create ...)`.
         print(key, flush=True)
@@ -72,7 +74,8 @@ def _list(keys: KeyStore, options: argparse.Namespace) -> None:
         _emit({"keys": [dataclasses.asdict(key) for key in found]})
         return
     for key in found:
-        state = "valid" if key.revoked_at is None else f"revoked {_day(key.revoked_at)}"
+        valid = "read-only" if key.read_only else "valid"
+        state = valid if key.revoked_at is None else f"revoked {_day(key.revoked_at)}"
         print(f"{key.key_id}  {_day(key.created_at)}  {state}  {key.tenant_id}  {key.name}")
 
 

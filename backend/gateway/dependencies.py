@@ -14,6 +14,7 @@ from pydantic_core import from_json
 from starlette.datastructures import Headers
 
 from backend.gateway.fair_threads import FairThreads
+from backend.gateway.read_only import require_right
 from backend.gateway.wiring import parts_of
 from backend.store.store import TenantStore
 from tinkergym import __version__
@@ -63,11 +64,12 @@ async def _tenant(
             "the request has no API key",
             hint="send `Authorization: Bearer tg-...`; set TINKERGYM_API_KEY",
         )
-    tenant_id = await parts.tenant_of(key)
-    if tenant_id is None:
+    rights = await parts.rights_of(key)
+    if rights is None:
         raise AuthenticationError("the API key is unknown or revoked", hint="check TINKERGYM_API_KEY")
-    tenant = parts.store.tenant(tenant_id)
-    request.state.tenant_id, request.state.is_local_owner = tenant_id, tenant.is_local_owner
+    require_right(request, rights)
+    tenant = parts.store.tenant(rights.tenant_id)
+    request.state.tenant_id, request.state.is_local_owner = tenant.tenant_id, tenant.is_local_owner
     return tenant
 
 

@@ -22,13 +22,13 @@ _log = logging.getLogger(__name__)
 class KeyWatch:
     """Checks the keys of open responses while there are some."""
 
-    def __init__(self, tenant_of: Callable[[str], Awaitable[str | None]]) -> None:
+    def __init__(self, rights_of: Callable[[str], Awaitable[object]]) -> None:
         """Prepare.
 
         Args:
-            tenant_of: Returns a key's tenant; None for a revoked one.
+            rights_of: Returns what a key allows; None for a revoked one.
         """
-        self._tenant_of = tenant_of
+        self._rights_of = rights_of
         self._open: defaultdict[str, set[Callable[[], None]]] = defaultdict(set)
         self._task: asyncio.Task[None] | None = None
 
@@ -57,7 +57,7 @@ class KeyWatch:
             await asyncio.sleep(KEY_CHECK_SECONDS)
             for key, ends in list(self._open.items()):
                 try:
-                    revoked = await self._tenant_of(key) is None
+                    revoked = await self._rights_of(key) is None
                 except TinkerGymError as error:  # A locked or full database, or a disk that hangs.
                     _log.warning("cannot check keys: %s", error)
                     continue

@@ -23,6 +23,7 @@ from backend.gateway.pool_proofs import PoolProofs
 from backend.gateway.pool_proxy import PoolProxy
 from backend.machine_paths import MachinePaths
 from backend.processes.image_check import ImageCheck
+from backend.store.keys import KeyRights
 from backend.store.store import Store
 from backend.store.usage import QuotaRoom
 
@@ -60,9 +61,9 @@ class GatewayParts:
     """Unix seconds."""
     missing: Missing = field(default_factory=Missing)
 
-    async def tenant_of(self, key: str) -> str | None:
-        """Return whose key this is; None if it is unknown or revoked."""
-        return await read_now(_UNKNOWN, self.store.keys.tenant_of, key)
+    async def rights_of(self, key: str) -> KeyRights | None:
+        """Return whose key this is and what it allows; None if it is unknown or revoked."""
+        return await read_now(_UNKNOWN, self.store.keys.rights_of, key)
 
     @cached_property
     def admission(self) -> Admission:
@@ -117,7 +118,7 @@ class GatewayParts:
     @cached_property
     def key_watch(self) -> KeyWatch:
         """Ends responses of revoked keys."""
-        return KeyWatch(self.tenant_of)
+        return KeyWatch(self.rights_of)
 
     @cached_property
     def machine_paths(self) -> MachinePaths:

@@ -32,6 +32,16 @@ class ApiKey:
     name: str
     created_at: float
     revoked_at: float | None
+    read_only: bool
+    """Whether it samples and reads, and changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRights:
+    """What a valid key allows."""
+
+    tenant_id: str
+    read_only: bool
 
 
 class KeyStore:
@@ -47,7 +57,7 @@ class KeyStore:
             row = {"name": name or tenant_id, "created_at": self._clock()}
             add_row(connection, tenants, {"tenant_id": tenant_id}, row)
 
-    def create(self, tenant_id: str, name: str) -> str:
+    def create(self, tenant_id: str, name: str, *, read_only: bool = False) -> str:
         """Create a key for a tenant, and the tenant if needed, and return it; it cannot be read again."""
         self.ensure_tenant(tenant_id)
         key = _PREFIX + secrets.token_urlsafe(32)
@@ -59,6 +69,7 @@ class KeyStore:
                     tenant_id=tenant_id,
                     name=name,
                     created_at=self._clock(),
+                    read_only=read_only,
                 )
             )
         return key
@@ -77,23 +88,28 @@ class KeyStore:
 
     def tenant_of(self, key: str) -> str | None:
         """Return the tenant of a key; None if the key is unknown or revoked."""
+        rights = self.rights_of(key)
+        return None if rights is None else rights.tenant_id
+
+    def rights_of(self, key: str) -> KeyRights | None:
+        """Return whose key it is and what it allows; None if it is unknown or revoked."""
         if not key.startswith(_PREFIX):
             return None
         # The lookup is by hash, so timing reveals nothing about existing keys.
         sha256 = _sha256(key)
         try:
-            return self._db.read_cache.get(("tenant of key", sha256), lambda: self._tenant_of(sha256))
+            return self._db.read_cache.get(("rights of key", sha256), lambda: self._rights_of(sha256))
         except NoResultFound:
             return None  # not cached: anyone can invent keys
 
-    def _tenant_of(self, sha256: str) -> str:
+    def _rights_of(self, sha256: str) -> KeyRights:
         with self._db.read() as connection:
-            tenant_id: str = connection.execute(
-                select(api_keys.c.tenant_id).where(
+            row = connection.execute(
+                select(api_keys.c.tenant_id, api_keys.c.read_only).where(
                     api_keys.c.sha256 == sha256, api_keys.c.revoked_at.is_(None)
                 )
-            ).scalar_one()
-            return tenant_id
+            ).one()
+            return KeyRights(row.tenant_id, row.read_only)
 
     def list(self, tenant_id: str | None = None) -> list[ApiKey]:
         """Return the keys of a tenant, or of all tenants, oldest first, including revoked ones."""
@@ -109,6 +125,7 @@ class KeyStore:
                     name=row.name,
                     created_at=row.created_at,
                     revoked_at=row.revoked_at,
+                    read_only=row.read_only,
                 )
                 for row in rows
             ]

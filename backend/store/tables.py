@@ -20,6 +20,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 
@@ -53,6 +54,7 @@ api_keys = Table(
     Column("name", String, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("revoked_at", Float),
+    Column("read_only", Boolean, nullable=False, server_default=false()),
 )
 
 jobs = Table(

@@ -26,12 +26,17 @@ Config = Annotated[Path | None, typer.Option(help="The service's TOML file.")]
 def create(
     name: Annotated[str, typer.Argument(help="A label for the key.")],
     tenant: Tenant = "local",
+    *,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="It samples and reads, and changes nothing.")
+    ] = False,
     data_dir: DataDir = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a key and print it. It is shown only once."""
-    _run(["create", tenant, "--name", name], data_dir, config, as_json)
+    rights = ["--read-only"] if read_only else []
+    _run(["create", tenant, "--name", name, *rights], data_dir, config, as_json)
 
 
 @app.command("list")

@@ -86,7 +86,7 @@ def test_refuses_an_overdue_route():
 @pytest.mark.parametrize(
     ("owner", "method", "ask"),
     [
-        (KeyStore, "_tenant_of", ("GET", "/v1/jobs", None)),
+        (KeyStore, "_rights_of", ("GET", "/v1/jobs", None)),
         (TenantStore, "_model_and_worker", ("POST", "/v1/sample", SAMPLE)),
         (TenantStore, "get_job_and_worker", ("POST", "/v1/jobs/job-1/episodes/lease", LEASE)),
         (TenantStore, "get_job_and_worker", ("POST", "/v1/jobs/job-1/episodes/submit", {"results": []})),
