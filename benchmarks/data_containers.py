@@ -102,7 +102,7 @@ def _talk(rng: random.Random) -> Row:
     for turn in range(rng.randint(1, 3)):
         messages.append({"role": "user", "content": _text(rng)})
         if calls and rng.random() < 0.6:
-            given = {"city": _text(rng), "days": rng.randint(0, 9)}
+            given = {"city": _text(rng), "days": rng.choice([rng.randint(0, 9), 2.5])}
             given |= {"unit": rng.choice(["F", None]), "mode": rng.choice(["fast", None])}
             arguments = {
                 name: value

@@ -63,6 +63,8 @@ class DataReport:
     samples: tuple[Sample, ...] = ()
     silent_groups: Mapping[int, float] = field(default_factory=dict)
     """By group size, the share of groups to expect in which all returns are equal, so that none teaches."""
+    notes: tuple[str, ...] = ()
+    """What may be as it was meant, each in a sentence."""
     problems: tuple[str, ...] = ()
     """What should be fixed, each in a sentence."""
 
@@ -91,6 +93,7 @@ class DataReport:
             "without_end": self.without_end,
             "samples": [_fields(sample) for sample in self.samples],
             "silent_groups": {str(size): share for size, share in self.silent_groups.items()},
+            "notes": list(self.notes),
             "problems": list(self.problems),
         }
 
@@ -109,6 +112,7 @@ class DataReport:
         for sample in self.samples:
             lines += [f"  {sample.where}, {sample.layout}; trained is what stands between ⟦ and ⟧:"]
             lines += [f"    {line}" for line in sample.text.splitlines()]
+        lines += [f"  note: {note}" for note in self.notes]
         lines += [f"  problem: {problem}" for problem in self.problems]
         return "\n".join([*lines, "  ok" if self.ok else f"  {len(self.problems)} problems"])
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tinkergym.basics.extras import import_extra
-from tinkergym.datasets.rows import DataSource, Row, no_constant
+from tinkergym.basics.user_json import read_json
+from tinkergym.datasets.rows import DataSource, Row
 from tinkergym.errors import InvalidRequestError
 from tinkergym.tasks.hugging_face import HuggingFaceTasks
 from tinkergym.tasks.jsonl import MOST_LINE_BYTES, JsonlTasks, json_fault, lines_of
@@ -188,7 +189,7 @@ def _parsed(where: str, line: bytes) -> Row:
     except UnicodeDecodeError as error:
         return Row(where, None, f"the line is not valid UTF-8: {error.reason} at byte {error.start}")
     try:
-        return Row(where, json.loads(text.rstrip("\r\n"), parse_constant=no_constant))
+        return Row(where, read_json(text.rstrip("\r\n")))
     except (ValueError, RecursionError) as error:
         return Row(where, None, f"the line is not valid JSON: {json_fault(error)}")
 
@@ -200,17 +201,33 @@ def _of_array(path: Path) -> Iterator[Row]:
             "row 1", None, f"a JSON array of more than {most} MiB; write one object per line", overlong=True
         )
         return
+    text = ""
     try:
-        found = json.loads(path.read_bytes().decode("utf-8-sig"), parse_constant=no_constant)
+        text = path.read_bytes().decode("utf-8-sig")
+        found = read_json(text)
     except UnicodeDecodeError as error:
         yield Row("the JSON array", None, f"it is not valid UTF-8: {error.reason} at byte {error.start}")
     except json.JSONDecodeError as error:
         yield Row(f"line {error.lineno}", None, f"the JSON array is not valid JSON: {json_fault(error)}")
     except (ValueError, RecursionError) as error:
-        yield Row("the JSON array", None, f"it is not valid JSON: {error}")
+        yield Row(_refused_row(text), None, f"it is not valid JSON: {error}")
     else:
         for number, value in enumerate(found, start=1):
             yield Row(f"row {number}", value)
+
+
+def _refused_row(text: str) -> str:
+    """Return the first row of a JSON array that is refused though its syntax is right until there."""
+    decoder, at, number = json.JSONDecoder(), text.index("[") + 1, 0
+    while True:
+        number += 1
+        at += len(text[at : at + _HEAD]) - len(text[at : at + _HEAD].lstrip(" \t\r\n,"))
+        try:
+            _, end = decoder.raw_decode(text, at)
+            read_json(text[at:end])
+        except (ValueError, RecursionError):
+            return f"row {number}"
+        at = end
 
 
 def _of_arrow(path: Path, field: str) -> Iterator[Row]:
@@ -277,16 +294,18 @@ def _of_csv(path: Path) -> Iterator[Row]:
 
 
 def _cell(column: str, text: str) -> Any:
-    """Return a cell's text, or the messages, tools or images in it as JSON; None if it is empty."""
+    """Return a cell's text, the messages, tools or images in it as JSON, or a label; None if it is empty."""
     if text.startswith(("[", "{")):
         try:
-            found = json.loads(text, parse_constant=no_constant)
+            found = read_json(text)
         except (ValueError, RecursionError):
             return text
         some = found if isinstance(found, list) else [found]
         if column in _OBJECTS:
             return found if some and all(isinstance(one, dict) for one in some) else text
         return found if isinstance(found, list) and found and all(map(_is_message, found)) else text
+    if column == "label" and text.lower() in ("true", "false"):
+        return text.lower() == "true"
     return text or None
 
 

@@ -13,14 +13,19 @@ from tinkergym.datasets.column_counts import ColumnCounts
 from tinkergym.datasets.data_report import DataReport, Lengths, Sample, named_places
 from tinkergym.datasets.dataset_files import folder_of, opened
 from tinkergym.datasets.marked_tokens import Answers
+from tinkergym.datasets.padding import has_whole_fraction
 from tinkergym.datasets.prepare import Columns, readable, record_of, row_reader
 from tinkergym.datasets.rows import DataSource, Row, source_name
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.data import DataKind, TokenSequence
+from tinkergym.tasks.hugging_face import HuggingFaceTasks
+from tinkergym.tasks.parquet import ParquetTasks
 
 _MOST_SHOWN = 600
 """Characters of a sample."""
 _MOST_FAULTS = 5
+_OF_ARROW = frozenset({"Arrow", "Parquet", "a folder of datasets"})
+"""Containers that have one type per column."""
 _PREFERENCE = frozenset({"chosen", "rejected", "preferred_output", "non_preferred_output"})
 _CONVERSATION = frozenset({"messages", "completion", "conversations", "text", "output"})
 
@@ -91,6 +96,7 @@ def examine(
         without_end=len(rendered.without_end),
         samples=tuple(rendered.samples.values()),
         silent_groups=silent_groups or {},
+        notes=tuple(_notes(source, container, rendered.whole_fractions)),
         problems=(*_problems(counts, faults, shared, never_equal), *rendered.problems),
     )
 
@@ -108,6 +114,14 @@ def _contents(source: DataSource, ignore: Sequence[str]) -> Iterator[bytes]:
         if not row.fault:
             other.add(row.where, row.value)
     yield from other.contents
+
+
+def _notes(source: DataSource, container: str, whole_fractions: list[str]) -> Iterator[str]:
+    if whole_fractions and (container in _OF_ARROW or isinstance(source, ParquetTasks | HuggingFaceTasks)):
+        yield (
+            f"{named_places(whole_fractions)} has numbers such as 1.0 in calls or tools: Arrow has one type "
+            "per column, so 1 next to 2.5 becomes 1.0; if 1 was meant, store tools and arguments as JSON text"
+        )
 
 
 def _problems(
@@ -143,6 +157,9 @@ class _Rendered:
     without_end: list[str] = field(default_factory=list)
     samples: dict[str, Sample] = field(default_factory=dict)
 
+    whole_fractions: list[str] = field(default_factory=list)
+    """Rows with a number such as 1.0, which Arrow also makes of 1."""
+
     def faults_of(self, rows: Iterable[Row], read: Any, layouts: Counter[str]) -> Iterator[str]:
         """Yield what is wrong with each row; collect the others."""
         for row in rows:
@@ -157,6 +174,8 @@ class _Rendered:
                 yield f"{row.where}: {one.fault}"
                 continue
             layouts[row.layout] += 1
+            if has_whole_fraction(row.value):
+                self.whole_fractions.append(row.where)
             self._add(row, one.sequences, one.longest)
 
     def _add(self, row: Row, sequences: Sequence[TokenSequence], longest: int) -> None:

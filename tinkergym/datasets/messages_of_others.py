@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from tinkergym.basics.user_json import read_json
 from tinkergym.datasets.conversations import RowFaultError
-from tinkergym.datasets.rows import no_constant
 from tinkergym.user_code.quoting import quoted
 
 _SPEAKERS = {
@@ -56,7 +55,7 @@ def read_list(value: Any, field: str) -> Any:
     if not isinstance(value, str) or not value.lstrip().startswith("["):
         return value
     try:
-        return json.loads(value, parse_constant=no_constant)
+        return read_json(value)
     except (ValueError, RecursionError) as error:
         raise RowFaultError(f"{field}: not valid JSON: {error}") from None
 
@@ -102,7 +101,7 @@ def of_speaker(one: Any, where: str) -> dict[str, Any]:
 def _calls(value: Any, where: str) -> list[dict[str, Any]]:
     """Return the calls that a turn of ShareGPT holds as JSON."""
     try:
-        found = json.loads(value, parse_constant=no_constant) if isinstance(value, str) else value
+        found = read_json(value) if isinstance(value, str) else value
     except (ValueError, RecursionError) as error:
         raise RowFaultError(f"{where}.value: not valid JSON: {error}") from None
     return [{"type": "function", "function": one} for one in (found if isinstance(found, list) else [found])]

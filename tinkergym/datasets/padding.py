@@ -6,9 +6,10 @@ others, as null. Without these the same conversation is the same row in any cont
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from tinkergym.basics.user_json import read_json
 
 _MEANT = ("default", "const")
 """Keys of a JSON Schema of which null may be the value."""
@@ -88,6 +89,8 @@ def _arguments(value: Any, schema: Any) -> Any:
     A call whose arguments are JSON in a string has none of these, and is not changed.
     """
     known = schema if isinstance(schema, Mapping) else {}
+    if isinstance(value, float) and _whole_by(known) and value.is_integer():
+        return int(value)  # One column of Arrow makes 1 next to 2.5 the number 1.0.
     if isinstance(value, list | tuple):
         return [_arguments(one, known.get("items")) for one in value]
     if not isinstance(value, Mapping):
@@ -100,6 +103,21 @@ def _arguments(value: Any, schema: Any) -> Any:
         for key, one in value.items()
         if one is not None or (key in needed and key in own and _allows_null(own[key]))
     }
+
+
+def _whole_by(schema: Mapping[str, Any]) -> bool:
+    kinds = schema.get("type")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    return isinstance(kinds, list | tuple) and "integer" in kinds and "number" not in kinds
+
+
+def has_whole_fraction(value: Any) -> bool:
+    """Whether a value holds a number such as 1.0, which Arrow also makes of 1 next to 2.5."""
+    if isinstance(value, Mapping):
+        return any(map(has_whole_fraction, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(has_whole_fraction, value))
+    return isinstance(value, float) and value.is_integer()
 
 
 def _allows_null(schema: Any) -> bool:
@@ -122,7 +140,7 @@ def _parameters(tools: Any) -> dict[str, Any]:
     """Return each tool's parameters by its name, as far as they can be read."""
     if isinstance(tools, str):
         try:
-            tools = json.loads(tools)
+            tools = read_json(tools)
         except (ValueError, RecursionError):
             return {}
     found = {}

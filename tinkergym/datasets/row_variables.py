@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from tinkergym.basics.user_json import read_json
 from tinkergym.datasets.conversations import RowFaultError
-from tinkergym.datasets.rows import no_constant
 from tinkergym.schema.chat_templates import variables_fault
 
 _NAMES = ("template_variables", "chat_template_kwargs")
@@ -28,7 +27,7 @@ def variables_of(row: Any) -> tuple[Any, dict[str, Any]]:
         given = row.get(name)
         if isinstance(given, str):
             try:
-                given = json.loads(given, parse_constant=no_constant)
+                given = read_json(given)
             except (ValueError, RecursionError) as error:
                 raise RowFaultError(f"{name}: not valid JSON: {error}") from None
         if given is not None and not isinstance(given, Mapping):

@@ -33,8 +33,3 @@ def source_name(source: DataSource) -> str:
     if isinstance(source, TaskSource):
         return source.name
     return Path(source).name if isinstance(source, str | PathLike) else f"the {type(source).__name__} of rows"
-
-
-def no_constant(name: str) -> None:
-    """Refuse NaN and infinities, which Python reads as JSON."""
-    raise ValueError(f"{name} is not a valid JSON number")

@@ -12,8 +12,8 @@ from typing import Any
 
 from tinkergym.agent.image_placeholders import with_marks
 from tinkergym.agent.renderer import Renderer
+from tinkergym.basics.user_json import read_json
 from tinkergym.datasets.conversations import RowFaultError, RowMessage, checked_message
-from tinkergym.datasets.rows import no_constant
 from tinkergym.errors import TemplateError
 from tinkergym.messages import Message, assistant, checked_content, is_unicode, plain_text, user
 
@@ -266,6 +266,6 @@ def _call(call: Any, where: str) -> dict[str, Any]:
 
 def _loaded(text: str, where: str) -> Any:
     try:
-        return json.loads(text, parse_constant=no_constant)
+        return read_json(text)
     except (ValueError, RecursionError) as error:
         raise RowFaultError(f"{where}: not valid JSON: {error}") from None

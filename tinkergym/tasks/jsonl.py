@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tinkergym.basics.user_json import read_json
 from tinkergym.errors import InvalidRequestError
 from tinkergym.tasks.data_read_once import file_key, shared
 from tinkergym.tasks.source import Task, TaskSource, named_split, refuse_empty, refuse_split
@@ -93,7 +94,7 @@ class JsonlTasks(TaskSource):
             file.seek(known.offsets[index])
             line = file.readline(MOST_LINE_BYTES)
         try:
-            task = json.loads(line.rstrip(b"\r\n"), parse_constant=_no_constant)
+            task = read_json(line.rstrip(b"\r\n"))
         except (ValueError, RecursionError) as error:
             raise InvalidRequestError(
                 f"task {index} of {self.name} is not valid JSON: {json_fault(error)}"
@@ -178,7 +179,3 @@ def json_fault(error: Exception) -> str:
         error: The parser's error for the line without its line break, which would count as a column.
     """
     return f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not valid JSON")

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+import tinkergym as tg
 from benchmarks.data_containers import anchor, random_rows, unequal, with_images
 from tests.tinkergym.datasets.test_layouts import CALLING, vision_renderer
 from tests.tinkergym.datasets.test_stored_episodes import episodes
@@ -97,3 +98,46 @@ def test_leaves_out_optional_null_of_a_call(model):
     short["messages"][1]["tool_calls"][0]["function"]["arguments"] = {"city": "x"}
     null["messages"][1]["tool_calls"][0]["function"]["arguments"] = {"city": "x", "unit": None}
     assert prepare([short], model, kind="sft").bodies == prepare([null], model, kind="sft").bodies
+
+
+@pytest.mark.parametrize("text", ["%s", "[{}, %s]", '{"messages": "x", "tools": "[%s]"}'])
+def test_refuses_key_with_two_values(model, tmp_path, text):
+    row = '{"prompt": "?", "completion": "a", "completion": "b"}'
+    (tmp_path / "a").write_text(text % (row.replace('"', '\\"') if "messages" in text else row))
+    with pytest.raises(InvalidRequestError) as caught:
+        prepare(tmp_path / "a", model, kind="sft")
+    assert "'completion'" in str(caught.value)
+    assert ("row 2" if text[0] == "[" else "line 1") in str(caught.value)
+
+
+def test_reads_key_that_repeats_its_value(model, tmp_path):
+    (tmp_path / "a").write_text('{"prompt": "?", "completion": "b", "completion": "b"}')
+    row = {"prompt": "?", "completion": "b"}
+    assert prepare(tmp_path / "a", model, kind="sft").bodies == prepare([row], model, kind="sft").bodies
+
+
+def test_keeps_integers_next_to_fractions_in_parquet(model, tmp_path):
+    rows = [anchor(), anchor()]
+    rows[0]["tools"] = rows[1]["tools"] = json.dumps(rows[0]["tools"])
+    for row, days in zip(rows, (1, 2.5), strict=True):
+        row["messages"][1]["tool_calls"][0]["function"]["arguments"] = {"city": "x", "days": days}
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a")
+    read = prepare(tmp_path / "a", model, kind="sft")
+    assert read.bodies == prepare(rows, model, kind="sft").bodies
+    assert tg.datasets.describe(tmp_path / "a", model).notes == ()
+
+
+def test_notes_numbers_that_arrow_may_have_changed(model, tmp_path):
+    rows = [anchor(), anchor()]
+    for row, weight in zip(rows, (1, 2.5), strict=True):
+        row["messages"][1]["tool_calls"][0]["function"]["arguments"] = {"weight": weight}
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a")
+    report = tg.datasets.describe(tmp_path / "a", model)
+    assert (report.ok, len(report.notes)) == (True, 1)
+
+
+def test_reads_labels_of_csv(model, tmp_path):
+    (tmp_path / "a").write_text("prompt,completion,label\n?,a,True\n?,b,false\n")
+    rows = [{"prompt": "?", "completion": text, "label": text == "a"} for text in "ab"]
+    read = prepare(tmp_path / "a", model, kind="preference").bodies
+    assert read == prepare(rows, model, kind="preference").bodies
