@@ -64,6 +64,7 @@ def group_requests(
     group_size = spec.groups.size
     known = LeagueBook(spec).known(step) if league is None else league
     for group in groups:
+        environment = spec.environment_at(step, group)
         players = bind(spec, step, group, known)
         for member in range(group_size):
             index = group * group_size + member
@@ -75,7 +76,8 @@ def group_requests(
                     step=step,
                     index=index,
                     group=group,
-                    environment=spec.environment_at(step, group),
+                    environment=environment,
+                    data_sha256=spec.data_sha256_of(environment),
                     seed=environment_seed(spec.seed, step, group),
                     seats=_replayed(_seats(job_id, spec, step, seed, players), step, index, recorded),
                     max_staleness=spec.versions_ahead,

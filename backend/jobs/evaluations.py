@@ -251,6 +251,7 @@ class Evaluations:
         seats = len(self._seats_of(wanted))
         tasks = spec.tasks_of(wanted)
         tasks += [None] * (-len(tasks) % seats)
+        known = spec.evaluated_tasks.get(spec.name_of(wanted))
         return [
             EpisodeRequest(
                 job_id=context.job_id,
@@ -268,6 +269,7 @@ class Evaluations:
                 lease_id="",
                 lease_seconds=0.0,
                 task_index=task,
+                data_sha256=known.sha256 if known else "",
             )
             for index, task in enumerate(tasks)
         ]

@@ -42,6 +42,8 @@ class EpisodePlan:
     environment: EnvironmentRef | None = None
     """None where the caller holds the environment itself."""
     task_index: int | None = None
+    data_sha256: str = ""
+    """The hash that the environment's tasks must have; empty for any."""
     policy_version: int | None = None
     """None takes the newest."""
     decoding: Decoding = AS_THE_MODEL
@@ -154,6 +156,7 @@ class EpisodePlan:
             model=seat.model,
             environment=request.environment,
             task_index=request.task_index,
+            data_sha256=request.data_sha256,
             policy_version=None if request.max_staleness and seat.is_newest else seat.policy_version,
             # Built from checked parts, for each of many episodes.
             decoding=Decoding.model_construct(

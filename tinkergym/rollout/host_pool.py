@@ -18,6 +18,7 @@ from tinkergym.rollout.environment_host import AnyEnv, BaseHost, Host, TakeRepor
 from tinkergym.rollout.executors import Executor, MakeEnv
 from tinkergym.rollout.game_table import seated
 from tinkergym.schema.jobs.parts import EnvironmentRef
+from tinkergym.tasks.pinned import refuse_other_data
 
 __all__ = ["AnyEnv", "HostPool", "MakeEnv"]
 
@@ -61,14 +62,19 @@ class HostPool:
         """Whether there is no room for another environment."""
         return len(self._busy) >= self._executor.capacity
 
-    def holds_back(self, environment: EnvironmentRef) -> bool:
+    def holds_back(self, environment: EnvironmentRef, data_sha256: str = "") -> bool:
         """Whether an episode must wait: the environment's process crashed and may not be restarted yet."""
-        key = _key(environment)
+        key = _key(environment, data_sha256)
         return self._pauses.holds_back(key, being_tried=key in self._busy.values())
 
-    def take(self, environment: EnvironmentRef) -> tuple[Host, bool]:
-        """Return a host of this environment, and whether its environment has yet to be created."""
-        key = _key(environment)
+    def take(self, environment: EnvironmentRef, data_sha256: str = "") -> tuple[Host, bool]:
+        """Return a host of this environment, and whether its environment has yet to be created.
+
+        Args:
+            environment: Its name and arguments.
+            data_sha256: The hash that its tasks must have when it is created; empty for any.
+        """
+        key = _key(environment, data_sha256)
         if (host := self._newest_idle(key)) is not None:
             del self._idle[host]
             self._busy[host] = key
@@ -76,7 +82,7 @@ class HostPool:
         name = f"{environment.id} #{next(self._numbers)}"
         while self._idle and len(self._busy) + len(self._idle) >= self._executor.most_alive:
             self._close_oldest()
-        make = partial(_make, self._make_env, environment, gym.registry.get(environment.id))
+        make = partial(_make, self._make_env, environment, gym.registry.get(environment.id), data_sha256)
         host = self._executor.open(make, self._report, name=name)
         if isinstance(host, BaseHost):
             host.register = self._register
@@ -135,15 +141,20 @@ class HostPool:
         self._closing.append(host)
 
 
-def _key(environment: EnvironmentRef) -> str:
-    # A pack that was installed again is another environment.
+def _key(environment: EnvironmentRef, data_sha256: str) -> str:
+    # A pack that was installed again is another environment, and so is one with other data.
     installed = installed_ns(environment.id)
-    return f"{environment.id} {installed} {json.dumps(environment.kwargs, sort_keys=True)}"
+    return f"{environment.id} {installed} {json.dumps(environment.kwargs, sort_keys=True)} {data_sha256}"
 
 
-def _make(make_env: MakeEnv, environment: EnvironmentRef, spec: EnvSpec | None) -> AnyEnv:
+def _make(make_env: MakeEnv, environment: EnvironmentRef, spec: EnvSpec | None, data_sha256: str) -> AnyEnv:
     # A separate process lacks what this program registered itself.
     if spec is not None and spec.id not in gym.registry:
         gym.registry[spec.id] = spec
     made: AnyEnv = seated(make_env(environment))
+    try:
+        refuse_other_data(made, data_sha256, f"{environment.id} {environment.kwargs or ''}".strip())
+    except BaseException:
+        made.close()
+        raise
     return made

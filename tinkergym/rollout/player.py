@@ -136,7 +136,7 @@ class EpisodePlayer:
             return
         hosts = self._hosts_for(plan)
         assert plan.environment is not None, "the player creates environments by reference"
-        if self._executor is None and (hosts.full or hosts.holds_back(plan.environment)):
+        if self._executor is None and (hosts.full or hosts.holds_back(plan.environment, plan.data_sha256)):
             self._waiting.append((plan, renderer))
         else:
             self._begin(plan, renderer, hosts)
@@ -153,7 +153,7 @@ class EpisodePlayer:
 
     def _begin(self, plan: EpisodePlan, renderer: AnyRenderer, hosts: HostPool) -> None:
         assert plan.environment is not None, "the player creates environments by reference"
-        host, is_new = hosts.take(plan.environment)
+        host, is_new = hosts.take(plan.environment, plan.data_sha256)
         ends_at = self._clock() + plan.limits.episode_timeout_seconds
         episode = _Episode(plan, _loop_of(plan, renderer, self._clock), renderer, hosts, host, ends_at)
         self._episodes[plan.session_id] = episode
@@ -420,7 +420,7 @@ class EpisodePlayer:
             return
         plan = group.plan
         assert plan.environment is not None, "the player makes environments by reference"
-        host, _ = hosts.take(plan.environment)
+        host, _ = hosts.take(plan.environment, plan.data_sha256)
         # Each may need a judge for as long as a step.
         ends_at = self._clock() + members * plan.limits.step_timeout_seconds
         call_id = next(self._call_ids)

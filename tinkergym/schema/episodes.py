@@ -80,6 +80,8 @@ class EpisodeRequest(WireModel):
     seed: int
     """The seed for `env.reset(seed=...)`; equal within a group."""
     task_index: int | None = None
+    data_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    """The hash of the environment's tasks that the job recorded, if it did. A worker plays no others."""
     seats: dict[AgentId, SeatPlan] = Field(min_length=1, max_length=MOST_SEATS)
     """Seats by agent id. An environment with one agent has the seat `agent_0`."""
     max_staleness: int = Field(0, ge=0)

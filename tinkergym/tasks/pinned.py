@@ -1,4 +1,4 @@
-"""The hash of the data that an environment draws its tasks from, for the certificate of a run."""
+"""The hash of the data that an environment draws tasks from: for certificates, compared by workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 
 import gymnasium as gym
 
+from tinkergym.errors import InvalidEnvironmentError
+from tinkergym.tasks.data_read_once import shared
 from tinkergym.tasks.grid import sources_of
+from tinkergym.tasks.in_memory import InMemoryTasks
 from tinkergym.tasks.source import TaskSource
 
 
@@ -16,6 +19,29 @@ def named_hash(name: str, env: gym.Env[Any, Any], *, seconds: float = 10.0) -> d
     """Return `data_sha256` under the environment's name; nothing if it has no tasks."""
     sha256 = data_sha256(env, seconds=seconds)
     return {} if sha256 is None else {name: sha256}
+
+
+def refuse_other_data(env: gym.Env[Any, Any], recorded: str, name: str, *, seconds: float = 10.0) -> None:
+    """Refuse an environment whose tasks are not those with the recorded hash; empty if there is none.
+
+    Raises:
+        InvalidEnvironmentError: They are others. The code is `data_changed`.
+    """
+    if not recorded:
+        return
+    if all(isinstance(source, InMemoryTasks) for source in sources_of(env)):
+        # Tasks that code makes cost as much each time, and do not change while the process lives.
+        found = shared(("hash of tasks", name, recorded), lambda: data_sha256(env, seconds=seconds))
+    else:
+        found = data_sha256(env, seconds=seconds)
+    if found and found != recorded:
+        raise InvalidEnvironmentError(
+            f"the tasks of {name:.300} are not those that the job was started with: their hash is "
+            f"{found[:12]}, the job recorded {recorded[:12]}",
+            hint="put the data back, or start a new job",
+            field="environment",
+            code="data_changed",
+        )
 
 
 def data_sha256(env: gym.Env[Any, Any], *, seconds: float) -> str | None:

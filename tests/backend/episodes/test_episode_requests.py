@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from backend.episodes.episode_requests import environment_seed, sampling_seed, step_requests
 from tinkergym.algorithms import GRPO
-from tinkergym.schema.jobs.parts import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef, WeightedEnvironment
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
@@ -40,3 +40,15 @@ def test_makes_other_episodes_by_another_job_seed():
 def test_keeps_seeds_within_their_ranges(seed, step, group):
     assert 0 <= environment_seed(seed, step, group) < 2**31
     assert 0 <= sampling_seed(seed, step, group, 0) < 2**63
+
+
+def test_tells_workers_which_data_the_job_recorded():
+    both = [WeightedEnvironment(id="a/B-v0", kwargs={"split": split}, weight=1) for split in ("x", "y")]
+    hashes = {f"a/B-v0[split={split}]": split_hash * 64 for split, split_hash in (("x", "1"), ("y", "2"))}
+    one = RLSpec(environment=both[0].ref, environments=both, steps=4, environment_data=hashes)
+    sent = {
+        (request.environment.kwargs["split"], request.data_sha256)
+        for step in range(4)
+        for request in step_requests("job", one, step)
+    }
+    assert sent == {("x", "1" * 64), ("y", "2" * 64)}

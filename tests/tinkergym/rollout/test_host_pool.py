@@ -10,6 +10,7 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.rollout.executors import ThreadExecutor
 from tinkergym.rollout.play_list import play
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
+from tinkergym.tasks.jsonl import JsonlTasks
 from tinkergym.trajectory.trajectory import StopReason
 
 
@@ -151,3 +152,23 @@ def test_takes_requests_as_places_become_free():
     )
     assert len(list(itertools.islice(results, 10))) == 10
     results.close()
+
+
+def test_plays_only_data_that_job_recorded(tmp_path):
+    class Reading(Walk):
+        def __init__(self):
+            self.tasks = JsonlTasks(tmp_path / "rows")
+
+    (tmp_path / "rows").write_text('{"a": 1}\n')
+    known = JsonlTasks(tmp_path / "rows").fingerprint
+    recorded = [replace(plan, data_sha256=known) for plan in plans(2)]
+    assert {one.stop_reason for one in played(recorded, lambda reference: Reading()).values()} == {
+        StopReason.TERMINATED
+    }
+    (tmp_path / "rows").write_text('{"a": 2}\n')
+    lost = played(recorded, lambda reference: Reading()).values()
+    assert {one.stop_reason for one in lost} == {StopReason.ENVIRONMENT_ERROR}
+    assert all(known[:12] in one.error for one in lost)
+    assert {one.stop_reason for one in played(plans(1), lambda reference: Reading()).values()} == {
+        StopReason.TERMINATED
+    }

@@ -106,6 +106,11 @@ class PlayedSpec(EvaluatedSpec):
         weights = [one.weight for one in self.environments]
         return self.environments[drawn(weights, seed=self.seed, step=step, group=group)].ref
 
+    def data_sha256_of(self, environment: EnvironmentRef) -> str:
+        """Return the recorded hash of an environment's tasks; empty if there is none."""
+        named = (name for name, own in self.own_environments.items() if own == environment)
+        return self.environment_data.get(next(named, ""), "")
+
     def with_environments(self, change: Callable[[EnvironmentRef], EnvironmentRef]) -> Self:
         """Return the job with each of its environments changed in the same way."""
         several = [
