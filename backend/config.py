@@ -13,14 +13,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from backend.errors import ConfigError
 from backend.external.urls import normal_origins
+from backend.planning.wishes import ModelPlacement, OfferedModel
 from backend.store.blobs import Blobs
 from backend.store.folder_cache import FolderCache
 from backend.store.local_blobs import LocalBlobs
 from backend.store.place import default_url
+from backend.strict_settings import Settings
 from tinkergym.errors import InvalidRequestError
 from tinkergym.images.stored_images import MOST_BYTES, MOST_PIXELS
 from tinkergym.network.model_urls import origin_list
@@ -44,12 +46,6 @@ _LONGEST_SOCKET = "ray/session_2026-01-31_23-59-59_000000_4194304/sockets/plasma
 
 LONGEST_RUN_DIR = 107 - len("/" + _LONGEST_SOCKET)
 """In bytes: the kernel's `sockaddr_un` takes 107 and a terminating zero."""
-
-
-class Settings(BaseModel):
-    """Frozen, strict about unknown keys, finite numbers only."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class GatewayLimits(Settings):
@@ -177,6 +173,14 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+_REPLACED = {
+    "device": "placement.gpus=0 for a CPU, placement.gpus=1 for one GPU; CUDA_VISIBLE_DEVICES says which",
+    "learner_ranks": "placement.learner.ranks",
+    "learner_divide_from": "placement.learner.divided",
+}
+"""Settings of the past, and what does their work."""
+
+
 class ServiceConfig(Settings):
     """How a service runs."""
 
@@ -211,9 +215,12 @@ class ServiceConfig(Settings):
     """Disk space on each node for checkpoints from an object store, in `data_dir`. Those used longest ago are
     removed for new ones, but none within 10 minutes."""
 
-    models: dict[str, str] = PACKAGED_MODELS
-    """Table of models: name = directory or Hugging Face hub id. `nano`, `nano-instruct` and `nano-vl` are
-    always there."""
+    models: dict[str, OfferedModel] = Field(default=PACKAGED_MODELS, validate_default=True)
+    """Table of models: name = directory or Hugging Face hub id, or a table with this as `path` and a
+    `placement` of its own. `nano`, `nano-instruct` and `nano-vl` are always there."""
+
+    placement: ModelPlacement = ModelPlacement()
+    """Where all models run, unless `models.NAME.placement` says otherwise."""
 
     allow_any_model: bool = True
     """Whether the local owner (the key in `local.json`) may name directories and hub ids outside
@@ -301,10 +308,6 @@ class ServiceConfig(Settings):
     """Policies of ended jobs and past versions that stay loaded per model after they were sampled. More are
     loaded only while more are being sampled."""
 
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    """Where models run. `auto` uses a GPU if torch sees one. Bit-identical results are guaranteed on a
-    CPU."""
-
     dtype: DType = "float32"
     """Number format of models, in learners and engines. Trained weights, gradients and optimizer state
     stay float32; full-parameter policies keep a second copy for it. Bit-identical results are guaranteed
@@ -324,14 +327,6 @@ class ServiceConfig(Settings):
 
     torch_threads: int = Field(default_factory=_cores, ge=1)
     """Threads per loaded model. With several models on one machine, divide its cores between them."""
-
-    learner_ranks: int = Field(1, ge=1, le=64)
-    """Processes that train together per model, each with the whole base model and a part of each batch.
-    Rank i uses GPU i; on a CPU they divide `torch_threads`."""
-
-    learner_divide_from: int = Field(100_000_000, ge=1)
-    """Full-parameter policies with at least this many parameters are sharded over the ranks (FSDP2),
-    which saves memory and costs communication per layer."""
 
     min_free_bytes: int = Field(200 * 2**20, ge=0)
     """Free disk space in `data_dir` that the service needs to start."""
@@ -370,10 +365,39 @@ class ServiceConfig(Settings):
     def _models_elsewhere(cls, value: list[str]) -> list[str]:
         return origin_list(value)
 
-    @field_validator("models")
+    @field_validator("models", mode="before")
     @classmethod
-    def _with_packaged(cls, value: dict[str, str]) -> dict[str, str]:
-        return PACKAGED_MODELS | value
+    def _with_packaged(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        for name, own in value.items():
+            if not isinstance(own, str | Mapping | OfferedModel):
+                reason = f"{own!r} is neither a directory nor a hub id"
+                raise Refusal(f"{name}", reason, "write a string, or a table with path").in_validator()
+        return {
+            name: {"path": own} if isinstance(own, str) else _with_path(name, own)
+            for name, own in {**PACKAGED_MODELS, **value}.items()
+        }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_of_today(cls, values: object) -> object:
+        for name, instead in _REPLACED.items():
+            if isinstance(values, Mapping) and name in values:
+                raise Refusal(name, "was replaced", f"set {instead}", "replaced").in_validator()
+        return values
+
+    @model_validator(mode="after")
+    def _placements_agree(self) -> Self:
+        for name in self.models:
+            try:
+                self.placement_of(name)
+            except ValidationError as error:
+                reason = f"does not agree with placement: {error.errors()[0]['msg']}"
+                raise Refusal(
+                    f"models.{name}.placement", reason, "change one of them"
+                ).in_validator() from None
+        return self
 
     @model_validator(mode="after")
     def _one_lost_heartbeat_is_survivable(self) -> Self:
@@ -392,18 +416,11 @@ class ServiceConfig(Settings):
         return self
 
     @model_validator(mode="after")
-    def _ranks_have_devices_of_their_own(self) -> Self:
-        if self.learner_ranks > 1 and ":" in self.device:
-            reason = f"{self.device!r} is one GPU, but learner_ranks={self.learner_ranks} need one each"
-            raise Refusal("device", reason, "set device=cuda, or learner_ranks=1").in_validator()
-        return self
-
-    @model_validator(mode="after")
     def _weights_that_stay_on_a_gpu_have_one(self) -> Self:
-        if self.vllm.full_weights == "device" and (self.engine != "vllm" or self.device == "cpu"):
-            reason = (
-                f"device requires engine=vllm on a GPU, not engine={self.engine} with device={self.device}"
-            )
+        on_cpu = self.placement.gpus == 0
+        if self.vllm.full_weights == "device" and (self.engine != "vllm" or on_cpu):
+            reason = f"device requires engine=vllm on a GPU, not engine={self.engine}"
+            reason += " with placement.gpus=0" if on_cpu else ""
             raise Refusal("vllm.full_weights", reason, "leave it out").in_validator()
         return self
 
@@ -415,6 +432,16 @@ class ServiceConfig(Settings):
                 "limits.prompt_images", reason, "lower it, or set engine=transformers"
             ).in_validator()
         return self
+
+    @property
+    def model_paths(self) -> dict[str, str]:
+        """Directory or hub id of each model in `models`."""
+        return {name: model.path for name, model in self.models.items()}
+
+    def placement_of(self, model: str) -> ModelPlacement:
+        """Return where a model runs; one that `models` does not list, where all do."""
+        offered = self.models.get(model)
+        return self.placement if offered is None else offered.placement.filled_from(self.placement)
 
     @property
     def store_url(self) -> str:
@@ -539,6 +566,13 @@ def load_config(file: Path | None = None, settings: Sequence[str] = ()) -> Servi
         return parse(ServiceConfig, values)
     except InvalidRequestError as error:
         raise ConfigError(error.message, hint=error.hint, field=error.field) from None
+
+
+def _with_path(name: str, model: object) -> object:
+    """Return a model's table; a packaged one need not say where it is."""
+    if isinstance(model, Mapping) and "path" not in model and name in PACKAGED_MODELS:
+        return {"path": PACKAGED_MODELS[name], **model}
+    return model
 
 
 def _put(values: dict[str, Any], setting: str) -> None:

@@ -59,7 +59,7 @@ class MachinePaths:
 
 
 def _of_service(config: ServiceConfig) -> dict[str, str]:
-    folders = {path: f"MODEL:{name}" for name, path in config.models.items() if Path(path).is_absolute()}
+    folders = {path: f"MODEL:{name}" for name, path in config.model_paths.items() if Path(path).is_absolute()}
     # The database may be elsewhere.
     if (file := database_file(config.store_url)) is not None:
         folders[str(file.resolve().parent)] = "DATABASE"

@@ -124,7 +124,7 @@ def _errors_page() -> str:
 
 def settings_page() -> str:
     """Return the page of the operator's settings, from the models in `backend/config.py`."""
-    config = importlib.import_module("backend.config")
+    config, wishes = map(importlib.import_module, ("backend.config", "backend.planning.wishes"))
     intro = (
         "# Service settings\n\n"
         "The operator's settings. Write them to a TOML file for `tinkergym serve --config FILE.toml`, or "
@@ -135,13 +135,15 @@ def settings_page() -> str:
     )
     sections = [
         ("Service", "", config.ServiceConfig),
+        ("Placement of models", "placement.", wishes.ModelPlacement),
+        ("Placement of learners", "placement.learner.", wishes.LearnerPlacement),
         ("Limits", "limits.", config.GatewayLimits),
         ("Ray", "ray.", config.RaySettings),
         ("vLLM", "vllm.", config.VllmSettings),
     ]
     parts = [intro]
     for title, prefix, model in sections:
-        rows = setting_rows(model, prefix, leave_out={"limits", "ray", "vllm"})
+        rows = setting_rows(model, prefix, leave_out={"limits", "ray", "vllm", "learner"})
         parts.append(f"## {title}\n\n| key | default | |\n|---|---|---|\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)
 
@@ -180,6 +182,8 @@ def _default(name: str, field: Any) -> str:
     if name == "models":
         return ", ".join(f"`{model}`" for model in field.default)
     value = field.default
+    if hasattr(value, "model_fields_set"):
+        return "see below"
     if name.endswith("_bytes") and isinstance(value, int):
         for size, unit in _SIZES:
             if value and value % size == 0:

@@ -25,7 +25,7 @@ def models_are_offered(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
         require_offered(config, facts.tenant, model, field=field)
     for model, agent in others.items():
         require_offered(config, facts.tenant, model, field=f"agents.{agent}.model")
-        if config.engine == "vllm" or config.learner_ranks > 1:
+        if config.engine == "vllm" or (config.placement_of(spec.model).learner.ranks or 1) > 1:
             what = "samples with vLLM" if config.engine == "vllm" else "trains with several ranks"
             return Refusal(
                 f"agents.{agent}.model",
@@ -36,7 +36,7 @@ def models_are_offered(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
             )
     if not others:
         return spec
-    needed = {model: expected_bytes(model, config.models) for model in (spec.model, *others)}
+    needed = {model: expected_bytes(model, config.model_paths) for model in (spec.model, *others)}
     budget = int(config.pools_memory * facts.memory())
     if sum(needed.values()) <= budget:
         return spec
@@ -143,7 +143,7 @@ def learner_can_train(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
     if spec.optimizer.state_bits != 8:
         return spec
     field = "optimizer.state_bits"
-    if facts.config.learner_ranks > 1:
+    if (facts.config.placement_of(spec.model).learner.ranks or 1) > 1:
         return Refusal(
             field,
             "this service trains with several ranks, which may shard a policy; 8-bit moments cannot be "

@@ -161,7 +161,7 @@ class FileCatalog:
             )
         return resolve_model(
             model,
-            self._config.models,
+            self._config.model_paths,
             allow_any=self._config.allow_any_model,
             most_bytes=self._config.download_bytes,
             with_weights=with_weights,
@@ -176,7 +176,7 @@ class FileCatalog:
 
     def _view(self, name: str) -> ModelView:
         try:
-            facts = read_model_facts(resolve_model(name, {name: self._config.models[name]}))
+            facts = read_model_facts(resolve_model(name, {name: self._config.model_paths[name]}))
         except TinkerGymError as error:
             return ModelView(name=name, context_length=0, description=f"cannot be used: {error}")
         return ModelView(

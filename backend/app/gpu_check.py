@@ -16,18 +16,19 @@ _SECONDS = 60.0
 
 
 def require_gpus(config: ServiceConfig, command: Sequence[str] | None = None) -> None:
-    """Ask a child process, which imports torch, whether `device` can be used; only for `device=cuda`.
+    """Ask a child process, which imports torch, whether there are the GPUs of `placement.gpus`, if it is set.
 
     A check that does not finish refuses nothing: workers check again.
 
     Raises:
         ConfigError: There is no such GPU.
     """
-    if not config.device.startswith("cuda"):
+    gpus = config.placement.gpus
+    if not gpus or config.ray.address:  # Of a cluster, other nodes may have them.
         return
     with suppress(subprocess.TimeoutExpired, ValueError):
         done = subprocess.run(
-            [*(command or _COMMAND), config.device, str(config.learner_ranks)],
+            [*(command or _COMMAND), str(gpus), str(config.placement.learner.ranks or 1)],
             capture_output=True,
             timeout=_SECONDS,
             check=False,

@@ -157,7 +157,7 @@ def _require_machines(config: ServiceConfig) -> None:
 
 def _start_over(config: ServiceConfig, say: Callable[[Notice], None]) -> None:
     """Forget what an earlier run of the scheduler left."""
-    for model, fault in without_folder(config.models).items():
+    for model, fault in without_folder(config.model_paths).items():
         message = f"the model {model!r} cannot be used: {fault}"
         say(Notice("model_refused", message, {"model": model, "reason": fault}))
     _forget(config, "scheduler")

@@ -57,7 +57,7 @@ class Pools:
         """Start without pools; `memory_bytes` is the machine's memory."""
         self._store, self._workers, self._config = store, workers, config
         self._by_id: dict[str, Pool] = {}
-        self._room = MemoryBudget(int(config.pools_memory * memory_bytes), config.models)
+        self._room = MemoryBudget(int(config.pools_memory * memory_bytes), config.model_paths)
         self._measured_at = 0.0
         self._lost: set[str] = set()
 

@@ -23,7 +23,7 @@ from backend.scheduler.actor_processes import EnvWorkerProcess, PoolProcess
 from backend.scheduler.child_environment import child_environment
 from backend.scheduler.ray_groups import ENV_WORKER_BUNDLE, POOL_BUNDLE
 from backend.scheduler.ray_placing import Placing, Wanted
-from backend.scheduler.unplaced import Unplaced, Wants
+from backend.scheduler.unplaced import Unplaced, env_worker_cpus
 from backend.scheduler.workers import (
     Change,
     EnvWorkerEnded,
@@ -68,6 +68,7 @@ class RayWorkers:
         variables = child_environment(everywhere=True) if config.ray.address else {}
         self._runtime_env: dict[str, Any] = {"env_vars": variables} if variables else {}
         self._placing = Placing(config, variables)
+        self._env_worker_cpus = env_worker_cpus(config)
         self._pools: dict[str, Any] = {}
         self._addresses: dict[str, Any] = {}
         """A reference to each pool's URL and token, which resolves when it listens."""
@@ -164,7 +165,7 @@ class RayWorkers:
             .options(
                 name=_SEPARATOR.join(("env_worker", pool_id, worker_id)),
                 lifetime="detached",
-                num_cpus=Wants.of(self._config, 0).env_worker_cpus,
+                num_cpus=self._env_worker_cpus,
                 label_selector=None if inside else self._placing.anywhere(),
                 runtime_env=self._runtime_env or None,
                 scheduling_strategy=self._placing.bundle(pool_id, ENV_WORKER_BUNDLE) if inside else None,

@@ -48,7 +48,7 @@ class Placing:
 
     def want(self, pool_id: str, model: str, memory_bytes: int) -> None:
         """Look for a place from now on; see `placed`."""
-        self._wanted[pool_id] = Wanted(model, Wants.of(self._config, memory_bytes))
+        self._wanted[pool_id] = Wanted(model, Wants.of(self._config, model, memory_bytes))
 
     def placed(self) -> Iterator[tuple[str, Wanted]]:
         """Yield the pools that have a place by now, once each."""

@@ -19,31 +19,42 @@ divide, and a model that does not fit is a matter of `pools_memory`."""
 class Wants:
     """What the processes of one pool ask Ray for, in CPUs and bytes."""
 
+    ranks: int
     pool_cpus: float
     pool_bytes: int
     env_worker_cpus: float
     rank_cpus: float
 
     @classmethod
-    def of(cls, config: ServiceConfig, pool_bytes: int) -> Wants:
+    def of(cls, config: ServiceConfig, model: str, pool_bytes: int) -> Wants:
         """Return what a pool with these settings needs."""
-        share = 1.0 if config.ray.address else _OWN_SHARE
-        ranks = config.learner_ranks
+        share = _share(config)
+        ranks = config.placement_of(model).learner.ranks or 1
         return cls(
+            ranks=ranks,
             pool_cpus=share * (config.torch_threads if ranks == 1 else 1.0),
             pool_bytes=pool_bytes if config.ray.address else 0,
-            env_worker_cpus=share * config.ray.env_worker_cpus,
+            env_worker_cpus=env_worker_cpus(config),
             rank_cpus=share * max(1.0, config.torch_threads / ranks),
         )
 
     def bundles(self, config: ServiceConfig) -> list[dict[str, float]]:
         """Return the bundles of the group."""
-        ranks = config.learner_ranks
+        ranks = self.ranks
         first = {"CPU": self.pool_cpus + (self.rank_cpus if ranks > 1 else 0.0), "memory": self.pool_bytes}
         workers = {"CPU": max(config.env_workers, 1) * self.env_worker_cpus}
         rank = {"CPU": self.rank_cpus, "memory": self.pool_bytes}
         wanted = [first, workers, *[rank] * (ranks - 1)]
         return [{name: float(amount) for name, amount in each.items() if amount} for each in wanted]
+
+
+def env_worker_cpus(config: ServiceConfig) -> float:
+    """Return what an environment worker asks Ray for."""
+    return _share(config) * config.ray.env_worker_cpus
+
+
+def _share(config: ServiceConfig) -> float:
+    return 1.0 if config.ray.address else _OWN_SHARE
 
 
 @dataclass(frozen=True, slots=True)

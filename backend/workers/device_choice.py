@@ -1,6 +1,6 @@
-"""The device that the operator's setting means on this machine.
+"""The device on which a model of this service runs, on this machine.
 
-Run as a program with the setting and the number of ranks, it prints the refusal, if any, as JSON: so
+Run as a program with the GPUs and ranks that are wished, it prints the refusal, if any, as JSON: so
 `tinkergym serve` can check the setting without torch in its own process.
 """
 
@@ -14,47 +14,43 @@ import torch
 from backend.errors import ConfigError
 
 
-def device_of(wanted: str, *, ranks: int, gpus: int | None = None) -> str:
-    """Return the device that a setting means, such as `cpu` or `cuda:1`.
+def device_of(gpus: int | None, *, ranks: int, seen: int | None = None) -> str:
+    """Return `cpu` or `cuda`.
 
     Args:
-        wanted: The setting; `auto` takes a GPU if there is one.
+        gpus: The GPUs that the operator wishes; None takes one if there is one, 0 means the CPU.
         ranks: The processes that divide the learner's work; each needs a GPU of its own.
-        gpus: How many there are; None asks torch.
+        seen: How many there are; None asks torch.
 
     Raises:
-        ConfigError: torch does not see the GPUs that the setting needs.
+        ConfigError: torch does not see that many.
     """
-    if gpus is None:
-        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if wanted == "auto":
-        wanted = "cuda" if gpus else "cpu"
-    if wanted.startswith("cuda") and not gpus:
+    if gpus == 0:
+        return "cpu"
+    if seen is None:
+        seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if gpus is None and not seen:
+        return "cpu"
+    if gpus and not seen:
         raise ConfigError(
-            f"device={wanted!r} is set, but torch sees no GPU on this machine",
-            hint="set device=cpu, or install a CUDA build of torch",
-            field="device",
+            f"placement.gpus={gpus} is set, but torch sees no GPU on this machine",
+            hint="set placement.gpus=0, or install a CUDA build of torch",
+            field="placement.gpus",
         )
-    if wanted.startswith("cuda") and (torch.device(wanted).index or 0) >= gpus:
+    if max(gpus or 1, ranks) > seen:
         raise ConfigError(
-            f"device={wanted!r} is set, but torch sees {gpus} GPUs, counted from 0",
-            hint="set a lower number, or device=cuda",
-            field="device",
+            f"{max(gpus or 1, ranks)} GPUs are wanted, one for each rank, but torch sees {seen}",
+            hint="lower placement.gpus and placement.learner.ranks, or set placement.gpus=0",
+            field="placement.gpus",
         )
-    if wanted.startswith("cuda") and ranks > gpus:
-        raise ConfigError(
-            f"learner_ranks={ranks} need one GPU each, but torch sees {gpus}",
-            hint="lower learner_ranks, or set device=cpu",
-            field="learner_ranks",
-        )
-    return wanted
+    return "cuda"
 
 
 def main() -> None:
-    """Check the setting in the arguments."""
-    wanted, ranks = sys.argv[1:]
+    """Check the wishes in the arguments."""
+    gpus, ranks = map(int, sys.argv[1:])
     try:
-        device_of(wanted, ranks=int(ranks))
+        device_of(gpus, ranks=ranks)
     except ConfigError as error:
         print(json.dumps({"refused": error.to_wire()}))
 

@@ -53,7 +53,9 @@ class ModelLoader:
         self._own_folder = self._resolved(model)
         # Also where no job asked before: the operator's own models, and weights too large for the gateway.
         refuse_unfit(model, self._own_folder)
-        self._device = device_of(config.device, ranks=config.learner_ranks)
+        self._placement = config.placement_of(model)
+        self._ranks = self._placement.learner.ranks or 1
+        self._device = device_of(self._placement.gpus, ranks=self._ranks)
         self._images = SharedImages(EveryImage(config.images, store.image_owners))
         self._device_lock = DeviceLock(cpu_threads=config.torch_threads if self._device == "cpu" else None)
 
@@ -101,7 +103,7 @@ class ModelLoader:
     def _resolved(self, model: str) -> Path:
         config = self._config
         return resolve_model(
-            model, config.models, allow_any=config.allow_any_model, most_bytes=config.download_bytes
+            model, config.model_paths, allow_any=config.allow_any_model, most_bytes=config.download_bytes
         )
 
     def _engine(self, folder: Path) -> SamplingEngine:
@@ -120,16 +122,15 @@ class ModelLoader:
         )
 
     def _own_learner(self) -> AnyLearner:
-        ranks = self._config.learner_ranks
-        if ranks == 1:
+        if self._ranks == 1:
             return self._learner(self._own_folder)
         return DataParallelLearner(
             self._own_folder,
-            ranks=ranks,
+            ranks=self._ranks,
             device=self._device,
             dtype=getattr(torch, self._config.dtype),
-            threads_per_rank=max(1, self._config.torch_threads // ranks),
-            divide_from=self._config.learner_divide_from,
+            threads_per_rank=max(1, self._config.torch_threads // self._ranks),
+            divide_from=self._placement.learner.divide_from,
             start_ranks=self._start_ranks,
             folder=self._config.run_dir,
             images=EveryImage(self._config.images),

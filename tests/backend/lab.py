@@ -219,7 +219,7 @@ class Written:
 
     def __init__(self, lab: WatchedJobs) -> None:
         self.lab = lab
-        directory = resolve_model("nano", lab.config.models, allow_any=False)
+        directory = resolve_model("nano", lab.config.model_paths, allow_any=False)
         self.renderer = Renderer.from_bundle(load_renderer_bundle("nano", directory))
 
     def upload(self, kind: DataKind, rows: Sequence[Mapping[str, object]], tenant: str = "") -> str:

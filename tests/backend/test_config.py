@@ -21,8 +21,8 @@ from backend.errors import ConfigError
         (["port=1", "port.x=3"], "port.x", "is not a section"),
         (['preload=["x"]', "allow_any_model=false"], "preload", "add it there"),
         (["port"], "", "key=value"),
-        (["device=gpu"], "device", "auto|cpu|cuda"),
-        (["engine=vllm", "device=cpu", "vllm.full_weights=device"], "vllm.full_weights", "on a GPU"),
+        (["device=cpu"], "device", "placement.gpus=0"),
+        (["engine=vllm", "placement.gpus=0", "vllm.full_weights=device"], "vllm.full_weights", "on a GPU"),
         (["engine=vllm", "limits.prompt_images=65"], "limits.prompt_images", "at most 64 with engine=vllm"),
         (["vllm.full_weights=device"], "vllm.full_weights", "not engine=transformers"),
     ],
@@ -40,8 +40,8 @@ def test_prefers_setting_on_command_line_to_the_file(tmp_path):
     config = load_config(file, ["port=2000", "limits.body_bytes=4096", "models.tiny=/some/where"])
     assert (config.port, config.host) == (2000, "127.0.0.2")
     assert (config.limits.request_seconds, config.limits.body_bytes) == (2.5, 4096)
-    assert config.models["tiny"] == "/some/where"
-    assert Path(config.models["nano"]).name == "nano"
+    assert config.model_paths["tiny"] == "/some/where"
+    assert Path(config.model_paths["nano"]).name == "nano"
 
 
 @pytest.mark.parametrize("content", ["port = ", None, b"\xff\xfe"])

@@ -6,6 +6,7 @@ import pytest
 
 import tinkergym
 from backend.config import GatewayLimits, RaySettings, ServiceConfig, VllmSettings
+from backend.planning.wishes import LearnerPlacement, ModelPlacement
 from scripts import docs_reference
 
 
@@ -14,12 +15,11 @@ def test_documents_every_setting_of_the_service_on_its_page():
     limits = {f"limits.{name}" for name in GatewayLimits.model_fields}
     vllm = {f"vllm.{name}" for name in VllmSettings.model_fields}
     ray = {f"ray.{name}" for name in RaySettings.model_fields}
+    placement = {f"placement.{name}" for name in ModelPlacement.model_fields} - {"placement.learner"}
+    placement |= {f"placement.learner.{name}" for name in LearnerPlacement.model_fields}
     rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
-    assert {row[0].strip("| `") for row in rows} == set(ServiceConfig.model_fields) - {
-        "limits",
-        "ray",
-        "vllm",
-    } | limits | ray | vllm
+    own = set(ServiceConfig.model_fields) - {"limits", "ray", "vllm"}
+    assert {row[0].strip("| `") for row in rows} == own | limits | ray | vllm | placement
     assert all(len(row) == 3 and row[2].strip(" |") for row in rows)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from backend.admission.bounds import learner_can_train
 from backend.config import ServiceConfig
+from backend.planning.wishes import LearnerPlacement, ModelPlacement
 from tests.backend.admission.packs import admit, facts
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.parts import EnvironmentRef, LoRA
@@ -26,6 +27,11 @@ def check(config, **settings):
     admit(learner_can_train, spec(**settings), facts(config))
 
 
+def ranked(config):
+    two = ModelPlacement(learner=LearnerPlacement(ranks=2))
+    return config.model_copy(update={"placement": two})
+
+
 def test_accepts_layers_that_a_model_has(config):
     check(config, adapter=LoRA(target_modules=["q_proj", "*_proj", "layers.0.*"]))
 
@@ -44,4 +50,4 @@ def test_requires_package_and_one_rank_for_eight_bit_moments(config, monkeypatch
     monkeypatch.setitem(sys.modules, "bitsandbytes", pytest)  # any module will do
     check(config, optimizer=AdamW(state_bits=8))
     with pytest.raises(InvalidRequestError):
-        check(config.model_copy(update={"learner_ranks": 2}), optimizer=AdamW(state_bits=8))
+        check(ranked(config), optimizer=AdamW(state_bits=8))

@@ -6,6 +6,7 @@ import pytest
 
 from backend.admission.offered_models import FileCatalog
 from backend.config import PACKAGED_MODELS, ServiceConfig
+from backend.planning.wishes import OfferedModel
 from tinkergym.errors import UnknownModelError
 
 
@@ -78,7 +79,7 @@ def test_keeps_an_offered_name_though_a_folder_shares_it(config, tmp_path, monke
 
 
 def test_finds_operators_models_anywhere(config, checkpoint):
-    offering = config.model_copy(update={"models": {"tuned": str(checkpoint)}})
+    offering = config.model_copy(update={"models": {"tuned": OfferedModel(path=str(checkpoint))}})
     assert FileCatalog(offering).renderer("tuned").model == "tuned"
 
 

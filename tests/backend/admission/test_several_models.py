@@ -42,7 +42,7 @@ def test_rejects_model_that_is_not_offered(tmp_path):
     assert isinstance(refused(tmp_path, job("other")), UnknownModelError)
 
 
-@pytest.mark.parametrize("settings", [{"engine": "vllm"}, {"learner_ranks": 2}])
+@pytest.mark.parametrize("settings", [{"engine": "vllm"}, {"placement": {"learner": {"ranks": 2}}}])
 def test_rejects_a_second_model_where_a_worker_serves_one_only(tmp_path, settings):
     refused(tmp_path, job(), **settings)
 

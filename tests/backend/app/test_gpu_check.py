@@ -1,4 +1,4 @@
-"""`device=cuda` without a GPU is refused before the service starts anything."""
+"""`placement.gpus` without GPUs is refused before the service starts anything."""
 
 from __future__ import annotations
 
@@ -13,38 +13,34 @@ from backend.errors import ConfigError
 from backend.workers import device_choice
 
 
-@pytest.mark.parametrize("gpus", [0, 1])
-@pytest.mark.parametrize(
-    ("device", "ranks", "needed", "field"),
-    [("cuda", 1, 1, "device"), ("cuda:1", 1, 2, "device"), ("cuda", 2, 2, "learner_ranks")],
-)
-def test_refuses_missing_gpus(gpus, device, ranks, needed, field):
-    if needed <= gpus:
-        assert device_choice.device_of(device, ranks=ranks, gpus=gpus) == device
+@pytest.mark.parametrize("seen", [0, 1])
+@pytest.mark.parametrize(("gpus", "ranks", "needed"), [(1, 1, 1), (2, 1, 2), (2, 2, 2)])
+def test_refuses_missing_gpus(seen, gpus, ranks, needed):
+    if needed <= seen:
+        assert device_choice.device_of(gpus, ranks=ranks, seen=seen) == "cuda"
         return
-    with pytest.raises(ConfigError) as refused:
-        device_choice.device_of(device, ranks=ranks, gpus=gpus)
-    assert refused.value.field == (field if gpus else "device")
+    with pytest.raises(ConfigError, check=lambda error: error.field == "placement.gpus"):
+        device_choice.device_of(gpus, ranks=ranks, seen=seen)
 
 
-@pytest.mark.parametrize("gpus", [0, 1])
-def test_takes_what_there_is_by_default(gpus):
-    assert device_choice.device_of("auto", ranks=1, gpus=gpus) == ("cuda" if gpus else "cpu")
+@pytest.mark.parametrize("seen", [0, 1])
+def test_takes_what_there_is_by_default(seen):
+    assert device_choice.device_of(None, ranks=1, seen=seen) == ("cuda" if seen else "cpu")
 
 
 def test_exits_with_one_sentence_without_gpu_on_serve(monkeypatch, capsys, tmp_path):
     """The child is this check without torch, which takes seconds to import."""
-    refusal = ConfigError("there is no GPU", hint="set device=cpu", field="device").to_wire()
+    refusal = ConfigError("there is no GPU", hint="set placement.gpus=0", field="placement.gpus").to_wire()
     command = (sys.executable, "-c", f"import json; print(json.dumps({{'refused': {refusal!r}}}))")
     monkeypatch.setattr(gpu_check, "_COMMAND", command)
-    settings = [f"data_dir={tmp_path / 'data'}", "device=cuda"]
+    settings = [f"data_dir={tmp_path / 'data'}", "placement.gpus=1"]
     assert main([part for one in settings for part in ("--set", one)]) == 1
     told = capsys.readouterr().err.strip()
-    assert "there is no GPU (set device=cpu)" in told
+    assert "there is no GPU (set placement.gpus=0)" in told
     assert "\n" not in told
     assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize("script", ["raise SystemExit(3)", "print('not JSON')", "print('{}')"])
 def test_refuses_nothing_that_child_did_not_see(script):
-    gpu_check.require_gpus(load_config(None, ["device=cuda"]), (sys.executable, "-c", script))
+    gpu_check.require_gpus(load_config(None, ["placement.gpus=1"]), (sys.executable, "-c", script))

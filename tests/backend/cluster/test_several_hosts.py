@@ -246,7 +246,7 @@ def test_learns_same_bits_with_ranks_on_two_hosts(cluster):
         cluster.hosts.start_node(0, head=None, cpus=0)
         for number, count in cpus.items():
             cluster.hosts.start_node(number, cpus=count)
-        cluster.serve(0, learner_ranks=2, learner_divide_from=1)
+        cluster.serve(0, placement={"learner": {"ranks": 2, "divided": True}})
         job_id = cluster.submit_written()
         cluster.until_step(job_id, 1)
         apart = cluster.hosts_of("RankActor")

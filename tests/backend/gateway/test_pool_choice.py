@@ -84,7 +84,11 @@ def test_requests_a_pool_for_model_and_tells_client_to_retry(gateway, client, jo
 def test_tells_while_recent_why_a_models_pool_does_not_start(gateway, client):
     service = gateway.store.service()
     error = ErrorView(
-        type="ConfigError", message="no GPU", hint="set device=cpu", field="device", code="no_gpu"
+        type="ConfigError",
+        message="no GPU",
+        hint="set placement.gpus=0",
+        field="placement.gpus",
+        code="no_gpu",
     )
     try:
         service.note_refusal("nano", error, now=time.time())

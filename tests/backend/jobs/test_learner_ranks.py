@@ -30,7 +30,7 @@ def weights(lab, job_id):
 @pytest.mark.service
 @pytest.mark.full("jobs of each kind on two ranks")
 def test_trains_on_two_ranks_as_one_and_survives_killed_rank(make_lab, written_in, monkeypatch):
-    one, two = make_lab("one"), make_lab("two", learner_ranks=2, learner_divide_from=1)
+    one, two = make_lab("one"), make_lab("two", placement={"learner": {"ranks": 2, "divided": True}})
     jobs = [
         ("sft", ROWS, LoRA(rank=4)),
         ("sft", ROWS, FullParameters()),
@@ -107,10 +107,10 @@ def test_ends_job_that_kills_its_ranks_with_their_error(make_lab, written_in, mo
 
 
 def test_rejects_ranks_without_devices_of_their_own(tmp_path, monkeypatch):
-    with pytest.raises(ConfigError, check=lambda error: error.field == "device"):
-        load_config(None, ["learner_ranks=2", "device=cuda:1"])
+    with pytest.raises(ConfigError, check=lambda error: error.field == "placement.learner.ranks"):
+        load_config(None, ["placement.learner.ranks=2", "placement.gpus=1"])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    config = ServiceConfig(data_dir=tmp_path, learner_ranks=2, device="cuda")
-    with pytest.raises(ConfigError, check=lambda error: error.field == "learner_ranks"):
+    config = ServiceConfig(data_dir=tmp_path, placement={"learner": {"ranks": 2}, "gpus": 2})
+    with pytest.raises(ConfigError, check=lambda error: error.field == "placement.gpus"):
         PoolWorker(config, pool_id="p", model="nano", url=unix_url(tmp_path / "s"), token="t")

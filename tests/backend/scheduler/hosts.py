@@ -92,7 +92,7 @@ class Host:
 
     def submit_written(self, kind: str, **settings) -> str:
         """A job on written data, with a checkpoint now and then."""
-        directory = resolve_model("nano", self.config.models, allow_any=False)
+        directory = resolve_model("nano", self.config.model_paths, allow_any=False)
         renderer = Renderer.from_bundle(load_renderer_bundle("nano", directory))
         rows = [
             {"prompt": f"{n}?", "completion": f"{n}."}

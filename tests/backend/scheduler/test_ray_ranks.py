@@ -15,7 +15,7 @@ def undisturbed(host):
 
 
 def test_runs_ranks_as_actors_that_end_with_their_pool(tmp_path):
-    host = Host(tmp_path, learner_ranks=2, learner_divide_from=1)
+    host = Host(tmp_path, placement={"learner": {"ranks": 2, "divided": True}})
     try:
         # Few and small steps: every one of them is four times as slow with two ranks on two cores.
         short = {"adapter": {"kind": "full"}, "steps": 12, "batch_size": 8, "checkpoint_every": 3}

@@ -290,7 +290,7 @@ def test_fails_jobs_of_unloadable_model_with_the_reason(world):
 
 
 def test_keeps_why_a_preloaded_model_does_not_start(world):
-    error = ConfigError("torch sees no GPU", hint="set device=cpu", field="device")
+    error = ConfigError("torch sees no GPU", hint="set placement.gpus=0", field="placement.gpus")
 
     def refuse():
         world.scheduler.tick()
@@ -305,7 +305,7 @@ def test_keeps_why_a_preloaded_model_does_not_start(world):
     job_id = world.submit()
     refuse()  # which nobody who waits has to sit through
     assert world.service.job(job_id).state is JobState.FAILED
-    assert "set device=cpu" in world.service.job(job_id).reason
+    assert "set placement.gpus=0" in world.service.job(job_id).reason
     world.clock.now += 60.0
     world.pool()
     world.scheduler.tick()

@@ -12,7 +12,7 @@ SMALL = SimpleNamespace(cpus=2.0, memory_bytes=4 * 10**9)
 
 def wants(tmp_path, **settings):
     config = ServiceConfig(data_dir=tmp_path, torch_threads=4, **settings)
-    return config, Wants.of(config, 10**9)
+    return config, Wants.of(config, "nano", 10**9)
 
 
 def test_asks_a_cluster_for_processors_and_memory(tmp_path):
@@ -21,14 +21,14 @@ def test_asks_a_cluster_for_processors_and_memory(tmp_path):
 
 
 def test_keeps_first_rank_with_pool_and_others_apart(tmp_path):
-    config, pool = wants(tmp_path, ray={"address": "auto"}, learner_ranks=2)
+    config, pool = wants(tmp_path, ray={"address": "auto"}, placement={"learner": {"ranks": 2}})
     first, _, rank = pool.bundles(config)
     assert first == {"CPU": 1.0 + 2.0, "memory": 1e9}
     assert rank == {"CPU": 2.0, "memory": 1e9}
 
 
 def test_never_lacks_processors_on_the_services_own_ray(tmp_path):
-    config, pool = wants(tmp_path, learner_ranks=4, env_workers=8)
+    config, pool = wants(tmp_path, placement={"learner": {"ranks": 4}}, env_workers=8)
     assert sum(bundle["CPU"] for bundle in pool.bundles(config)) < 0.01
     assert not [bundle for bundle in pool.bundles(config) if "memory" in bundle]
 

@@ -33,8 +33,8 @@ def start(tmp_path, model="nano", **settings):
 
 def test_says_in_one_sentence_that_asked_gpu_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, check=lambda error: error.field == "device"):
-        start(tmp_path, device="cuda")
+    with pytest.raises(ConfigError, check=lambda error: error.field == "placement.gpus"):
+        start(tmp_path, placement={"gpus": 1})
 
 
 def test_checks_in_worker_weights_too_large_to_check_at_submission(tmp_path):

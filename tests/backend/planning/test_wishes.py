@@ -1,0 +1,46 @@
+"""Where the operator wishes a model to run: what is left out, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend.config import ServiceConfig, load_config
+from backend.errors import ConfigError
+
+GENERAL = ["placement.learner.ranks=2", "placement.labels.zone=a"]
+
+
+def test_fills_placement_of_one_model_from_that_of_all():
+    config = load_config(None, [*GENERAL, "models.nano.placement.learner.divided=true"])
+    placement = config.placement_of("nano")
+    assert (placement.learner.ranks, placement.learner.divided, placement.labels) == (2, True, {"zone": "a"})
+    assert config.placement_of("nano-vl") == config.placement_of("some/hub-id") == config.placement
+
+
+def test_keeps_placements_in_the_processes_of_the_service():
+    config = load_config(None, [*GENERAL, "models.q.path=/q", "models.q.placement.gpus=4"])
+    found = ServiceConfig.from_environment(config.environment())
+    assert found.placement_of("q") == config.placement_of("q")
+    assert found.model_paths["q"] == "/q"
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        (["device=cpu"], "device"),
+        (["learner_ranks=2"], "learner_ranks"),
+        (["learner_divide_from=1"], "learner_divide_from"),
+        (["models.q=3"], "models.q"),
+        (["models.q.placement.gpus=1"], "models.q.path"),
+        (["models.nano.placement.gpu=1"], "models.nano.placement.gpu"),
+        (["models.nano.placement.tensor_parallel=0"], "models.nano.placement.tensor_parallel"),
+        (["placement.learner.divided=often"], "placement.learner.divided"),
+        (["placement.gpus=2", "placement.learner.ranks=4"], "placement.learner.ranks"),
+        (["placement.gpus=2", "placement.engines=2", "placement.tensor_parallel=2"], "placement.engines"),
+        (["placement.gpus=1", "placement.together=false"], "placement.gpus"),
+        (["placement.gpus=2", "models.nano.placement.learner.ranks=4"], "models.nano.placement"),
+    ],
+)
+def test_rejects_impossible_wish_and_names_setting(settings, field):
+    with pytest.raises(ConfigError, check=lambda error: error.field == field):
+        load_config(None, settings)
