@@ -72,6 +72,10 @@ COMMANDS = {
         "migrate:migrate",
         "Upgrade the database of an older version. Stop the service and make a backup first.",
     ),
+    "plan": (
+        "plan:plan",
+        "Show which model would run on which GPUs, and why others would not. Starts nothing.",
+    ),
     "keys": ("keys:app", "Create, list and revoke API keys of the service on this machine."),
 }
 """By name: the function or group in `tinkergym.cli`, and the first line of its help."""

@@ -78,6 +78,7 @@ TABLE = {
     # These become programs of the service, whose own tests read what they print.
     "serve": ("backend.app.supervisor", [], ""),
     "migrate": ("backend.app.migrate", [], ""),
+    "plan": ("backend.app.planned", [], ""),
     "backup": ("backend.app.backup", ["copies"], ""),
     "restore": ("backend.app.backup", ["copies"], ""),
     "keys create": ("backend.app.keys", ["laptop"], ""),

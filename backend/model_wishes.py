@@ -1,0 +1,89 @@
+"""What the service's settings and a model's files say about the place that the model needs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from backend.catalog.models import read_json, read_model_facts
+from backend.catalog.tensor_files import expected_bytes
+from backend.compute.memory import machine_bytes
+from backend.config import ServiceConfig
+from backend.planning.machines import Machine, Wish
+from backend.planning.model_shape import ModelShape
+from backend.processes.machine_gpus import machine_gpus
+from tinkergym.errors import TinkerGymError
+
+OWN_MACHINE = "this machine"
+_OWN_SHARE = 0.0001
+"""On our own Ray every process asks for this much of its single CPU per CPU: the machine is not Ray's to
+divide, and a model that does not fit is a matter of `pools_memory`."""
+
+
+def own_machine() -> Machine:
+    """Return this machine, without a cluster."""
+    return Machine(
+        node_id=OWN_MACHINE,
+        cpus=float(os.cpu_count() or 1),
+        memory_bytes=machine_bytes(),
+        gpus=tuple(machine_gpus().values()),
+    )
+
+
+def model_shape(config: ServiceConfig, model: str) -> ModelShape | None:
+    """Return a model's dimensions; None if its files are not here, or do not say."""
+    try:
+        folder = Path(config.model_paths.get(model, model)).expanduser()
+        if not (folder / "config.json").is_file():
+            return None
+        found = ModelShape.of(read_json(folder / "config.json"))
+        if found is None:
+            return None
+        return ModelShape.of(
+            read_json(folder / "config.json"), stored_parameters=read_model_facts(folder).parameters
+        )
+    except (TinkerGymError, OSError, RuntimeError, ValueError):
+        return None  # The model's worker says what is wrong with it.
+
+
+def share(config: ServiceConfig) -> float:
+    """Return how much of a CPU a process asks Ray for that needs one."""
+    return 1.0 if config.ray.address else _OWN_SHARE
+
+
+def wish_of(
+    config: ServiceConfig,
+    model: str,
+    name: str = "",
+    *,
+    shape: ModelShape | None = None,
+    memory_bytes: int | None = None,
+) -> Wish:
+    """Return what a model needs.
+
+    Args:
+        config: The service's settings.
+        model: As jobs name it.
+        name: Of the place; by default the model's.
+        shape: Its dimensions; by default read from its files.
+        memory_bytes: Of its worker; by default expected from its files.
+    """
+    placement = config.placement_of(model)
+    part = share(config)
+    ranks = placement.learner.ranks or 1
+    memory = expected_bytes(model, config.model_paths) if memory_bytes is None else memory_bytes
+    threads = config.torch_threads
+    cpus = placement.cpus or (threads if ranks == 1 else 1.0)
+    return Wish(
+        name=name or model,
+        model=model,
+        placement=placement,
+        shape=shape or model_shape(config, model),
+        number_bytes=2 if config.dtype == "bfloat16" else 4,
+        engine_share=config.vllm.gpu_memory if config.engine == "vllm" else 0.0,
+        cpus=part * cpus,
+        memory_bytes=(placement.memory_bytes or memory) if config.ray.address else 0,
+        rank_cpus=part * max(1.0, threads / ranks),
+        gpu_cpus=part,
+        env_worker_cpus=part * max(config.env_workers, 1) * config.ray.env_worker_cpus,
+    )

@@ -1,0 +1,120 @@
+"""How much memory of a GPU a model needs: a formula, by method, number format and division.
+
+Checked against measured models on a CPU (`tests/backend/planning/test_memory_needs.py`). It was not measured
+on a GPU, so it is generous where it guesses: `CONTEXT_BYTES`, `_USABLE`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from backend.planning.model_shape import ModelShape
+
+Method = Literal["lora", "full"]
+CONTEXT_BYTES = 10**9
+"""Of each process on a GPU: CUDA's context, workspaces of libraries, fragments."""
+_USABLE = 0.95
+"""Fraction of a GPU's memory that is planned."""
+ADAPTER_RANK = 16
+"""The rank of the adapters that are planned for."""
+ADAPTERS = 4
+"""How many of them a learner holds at a time; one policy of all parameters counts as much."""
+LEAST_TOKENS = 512
+"""Tokens that a learner must be able to compute at a time."""
+WORK_TOKENS = 4096
+"""Tokens for which a learner's memory is planned."""
+CACHE_TOKENS = 32_768
+"""Tokens for which an engine's cache is planned, at least."""
+_TRAINED_BYTES = 16
+"""Of each trained number: weight, gradient and two moments, all float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerNeeds:
+    """Memory of a learner's rank on its GPU, in bytes."""
+
+    resident: int
+    """Weights, gradients, optimizer state."""
+    work: int
+    """Activations of a micro-batch."""
+
+    @property
+    def total(self) -> int:
+        """While it learns."""
+        return self.resident + self.work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineNeeds:
+    """Memory of an engine on each of its GPUs, in bytes."""
+
+    weights: int
+    cache: int
+
+    @property
+    def total(self) -> int:
+        """While it samples."""
+        return self.weights + self.cache
+
+
+def usable_bytes(gpu_bytes: int) -> int:
+    """Return how much of a GPU's memory is planned."""
+    return int(gpu_bytes * _USABLE)
+
+
+def learner_needs(
+    shape: ModelShape, method: Method, *, number_bytes: int, divided_by: int = 1, tokens: int = WORK_TOKENS
+) -> LearnerNeeds:
+    """Return what a rank needs.
+
+    Args:
+        shape: The model.
+        method: Adapters only, or one policy of all parameters besides.
+        number_bytes: Of the service's number format: 4 or 2.
+        divided_by: Ranks over which a policy of all parameters is sharded; the base model never is.
+        tokens: Computed at a time.
+    """
+    base = shape.parameters * number_bytes
+    trained = _TRAINED_BYTES * ADAPTERS * shape.adapter_parameters(ADAPTER_RANK)
+    if method == "full":
+        half = number_bytes < 4
+        if divided_by > 1:
+            # Each rank reads all of it in float32, and then keeps its part.
+            policy = max(4 * shape.parameters, _TRAINED_BYTES * shape.parameters // divided_by)
+        else:
+            policy = (_TRAINED_BYTES + (number_bytes if half else 0)) * shape.parameters
+        trained = max(trained, policy)
+    resident = CONTEXT_BYTES + base + trained
+    return LearnerNeeds(
+        resident=resident, work=tokens * work_bytes_per_token(shape, number_bytes=number_bytes)
+    )
+
+
+def work_bytes_per_token(shape: ModelShape, *, number_bytes: int, recompute: bool = True) -> int:
+    """Return what a token needs between the forward and the backward pass.
+
+    Args:
+        shape: The model.
+        number_bytes: Of the number format.
+        recompute: Whether layers keep only their inputs, and one at a time runs again.
+    """
+    layer = shape.kept_bytes(number_bytes)
+    return layer + shape.layers * shape.hidden * number_bytes if recompute else layer * shape.layers
+
+
+def engine_needs(
+    shape: ModelShape, *, number_bytes: int, tensor_parallel: int = 1, cache_tokens: int = CACHE_TOKENS
+) -> EngineNeeds:
+    """Return what an engine needs on each of its GPUs; heads of the cache are divided as far as they go."""
+    divided = min(tensor_parallel, shape.key_value_heads)
+    return EngineNeeds(
+        weights=CONTEXT_BYTES + -(-shape.parameters * number_bytes // tensor_parallel),
+        cache=cache_tokens * shape.cached_numbers * number_bytes // divided,
+    )
+
+
+def divides_heads(shape: ModelShape, tensor_parallel: int) -> bool:
+    """Whether an engine can divide the model over that many GPUs."""
+    keys = shape.key_value_heads
+    return shape.heads % tensor_parallel == 0 and (keys % tensor_parallel == 0 or tensor_parallel % keys == 0)

@@ -1,0 +1,136 @@
+"""`plan`: which model runs where, and why others do not. A pure function of nodes, wishes and what is held.
+
+Wishes are placed in their order, each as if those before it were running. One that has no room waits, and
+does not keep those after it from being placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from backend.planning.gpu_layout import SMALL, Layout, choose, layout_of
+from backend.planning.machines import Machine, NodeRoom, NotPlaced, Placed, Rooms, Wish, rooms_of, take
+from backend.planning.memory_needs import divides_heads
+from backend.planning.plan_reasons import (
+    no_heads,
+    no_label,
+    no_processors,
+    too_few_gpus,
+)
+from backend.planning.process_parts import cpu_parts, gpu_parts, has_processors
+
+_ENGINE_SIZES = (1, 2, 4, 8, 16)
+
+
+def plan(
+    machines: Sequence[Machine], wishes: Iterable[Wish], held: Sequence[Placed] = ()
+) -> dict[str, Placed | NotPlaced]:
+    """Place models.
+
+    Args:
+        machines: The nodes that may be used.
+        wishes: Models without a place, the most urgent first.
+        held: Placed models, which stay where they are.
+
+    Returns:
+        By the wish's name, its place, or why it has none.
+    """
+    rooms, running = rooms_of(machines, held), list(held)
+    found: dict[str, Placed | NotPlaced] = {}
+    for wish in wishes:
+        placed = _place(rooms, wish)
+        if isinstance(placed, Placed):
+            take(rooms, placed)
+            running.append(placed)
+        else:
+            alone = _place(rooms_of(machines), wish)
+            if isinstance(alone, NotPlaced):
+                placed = NotPlaced(reason=alone.reason.replace("largest free", "largest"), forever=True)
+            else:
+                placed = NotPlaced(
+                    reason=placed.reason, forever=False, holders=_holders(running, wish, rooms)
+                )
+        found[wish.name] = placed
+    return found
+
+
+def _place(rooms: Rooms, wish: Wish) -> Placed | NotPlaced:
+    labels = wish.placement.labels.items()
+    usable = [room for room in rooms.values() if labels <= room.machine.labels.items()]
+    if not usable:
+        return no_label(wish, rooms.values())
+    with_gpus = [room for room in usable if room.gpus]
+    if wish.placement.gpus == 0 or (wish.placement.gpus is None and not with_gpus):
+        return _on_cpus(usable, wish)
+    return _on_gpus(with_gpus, usable, wish)
+
+
+def _on_cpus(rooms: Sequence[NodeRoom], wish: Wish) -> Placed | NotPlaced:
+    parts = cpu_parts(rooms, wish)
+    return (
+        no_processors(wish, rooms) if parts is None else Placed(name=wish.name, model=wish.model, parts=parts)
+    )
+
+
+def _on_gpus(rooms: Sequence[NodeRoom], usable: Sequence[NodeRoom], wish: Wish) -> Placed | NotPlaced:
+    wish = replace(wish, cpus=wish.cpus if wish.placement.cpus else wish.gpu_cpus, rank_cpus=wish.gpu_cpus)
+    sizes = _engine_sizes(rooms, wish)
+    if not sizes:
+        return no_heads(wish)
+    enough = [room for room in rooms if has_processors(room, wish)]
+    for size in sizes:
+        for sleeps in (False, True):
+            for layout in _layouts(enough, wish, size, sleeps=sleeps):
+                if (chosen := choose(enough, layout)) is None:
+                    continue
+                parts = gpu_parts(wish, layout, chosen, usable)
+                if parts is not None:
+                    return parts
+    least = [_layouts(rooms, wish, size, sleeps=True)[-1] for size in sizes]
+    if any(choose(rooms, layout) for layout in least):
+        return no_processors(wish, rooms)
+    return too_few_gpus(wish, rooms, least)
+
+
+def _engine_sizes(rooms: Sequence[NodeRoom], wish: Wish) -> list[int]:
+    """Return how many GPUs an engine may have, the fewest first."""
+    wished = wish.placement.tensor_parallel
+    if wished is not None:
+        return [wished] if wish.shape is None or divides_heads(wish.shape, wished) else []
+    most = max((len(room.gpus) for room in rooms), default=1)
+    most = min(most, wish.placement.gpus or most)
+    return [
+        size
+        for size in _ENGINE_SIZES
+        if size == 1 or (size <= most and wish.shape is not None and divides_heads(wish.shape, size))
+    ]
+
+
+def _layouts(rooms: Sequence[NodeRoom], wish: Wish, size: int, *, sleeps: bool) -> list[Layout]:
+    """Return the layouts to try, the one with most GPUs first."""
+    own = wish.placement
+    gpu_bytes = max((gpu for room in rooms for gpu in room.machine.gpus), default=0)
+
+    def laid_out(gpus: int) -> Layout:
+        return layout_of(wish, gpus=gpus, tensor_parallel=size, sleeps=sleeps, gpu_bytes=gpu_bytes)
+
+    if own.gpus:
+        return [laid_out(own.gpus)]
+    engine_gpus = (own.engines or 1) * size
+    if own.together is False:
+        return [laid_out(engine_gpus + (own.learner.ranks or 1))]
+    least = max(own.learner.ranks or 1, engine_gpus)
+    if own.learner.ranks or own.engines or (wish.shape is not None and wish.shape.parameters < SMALL):
+        return [laid_out(least)]
+    one = laid_out(least)
+    room = max((len(room.fitting(one.chunk_bytes)) for room in rooms), default=0)
+    return [laid_out(gpus) for gpus in range(room // size * size, least, -size)] + [one]
+
+
+def _holders(running: Sequence[Placed], wish: Wish, rooms: Rooms) -> tuple[tuple[str, int], ...]:
+    labels = wish.placement.labels.items()
+    near = {node_id for node_id, room in rooms.items() if labels <= room.machine.labels.items()}
+    return tuple(
+        (placed.name, placed.gpus) for placed in running if any(part.node_id in near for part in placed.parts)
+    )

@@ -1,0 +1,112 @@
+"""Why a model has no place, with numbers, and which setting would change that.
+
+No reason has a colon: in a job's reason, what follows one is why the job is queued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from backend.planning.gpu_layout import Layout, engine_of
+from backend.planning.machines import NodeRoom, NotPlaced, Wish
+from backend.planning.memory_needs import usable_bytes
+
+
+def no_label(wish: Wish, rooms: Iterable[NodeRoom]) -> NotPlaced:
+    """No node has the labels."""
+    wanted = ", ".join(f"{name}={value}" for name, value in wish.placement.labels.items())
+    there = sorted({f"{name}={value}" for room in rooms for name, value in room.machine.labels.items()})
+    if not wanted:
+        return NotPlaced(reason="there is no node that can be used", forever=True)
+    has = f"the nodes have {', '.join(there[:8])}" if there else "the nodes have no labels"
+    return NotPlaced(
+        reason=f"no node has the labels {wanted} ({_setting(wish, 'labels')}), {has}", forever=True
+    )
+
+
+def no_heads(wish: Wish) -> NotPlaced:
+    """The model cannot be divided over so many GPUs."""
+    assert wish.shape is not None
+    heads, keys = wish.shape.heads, wish.shape.key_value_heads
+    reason = (
+        f"{_setting(wish, 'tensor_parallel')}={wish.placement.tensor_parallel} does not divide the model's "
+        f"{heads} attention heads and {keys} key-value heads"
+    )
+    return NotPlaced(reason=reason, forever=True)
+
+
+def no_processors(wish: Wish, rooms: Sequence[NodeRoom]) -> NotPlaced:
+    """No node has the CPUs or the memory."""
+    ranks, engines = wish.placement.learner.ranks or 1, wish.placement.engines or 1
+    cpus = wish.cpus + (wish.rank_cpus if ranks > 1 else 0.0)
+    needs = f"needs {cpus:g} CPUs and {_gb(wish.memory_bytes)} on one node"
+    further = ranks - 1 + engines - 1
+    also = f", {wish.env_worker_cpus:g} CPUs for environment workers" if wish.env_worker_cpus else ""
+    also += f", {wish.rank_cpus:g} CPUs and {_gb(wish.memory_bytes)} {further} times more" if further else ""
+    most = max(rooms, key=lambda room: (room.cpus, room.memory_bytes))
+    has = f"{_number(most.cpus)} CPUs and {_gb(most.memory_bytes)}"
+    return NotPlaced(reason=f"{needs}{also}, the largest free has {has}", forever=False)
+
+
+def too_few_gpus(wish: Wish, rooms: Sequence[NodeRoom], layouts: Sequence[Layout]) -> NotPlaced:
+    """No node has the GPUs.
+
+    Args:
+        wish: The model.
+        rooms: Nodes with GPUs.
+        layouts: What was tried with fewest GPUs, for each size of an engine.
+    """
+    if not any(room.gpus for room in rooms):
+        return NotPlaced(
+            reason=f"needs {_gpus(wish.placement.gpus or 1)} ({_setting(wish, 'gpus')}), no node has one",
+            forever=True,
+        )
+    largest = max(usable_bytes(gpu) for room in rooms for gpu in room.machine.gpus)
+    possible = [
+        each for each in layouts if max(each.chunk_bytes, each.single_bytes if each.singles else 0) <= largest
+    ]
+    if not possible:
+        return _too_large(wish, layouts[-1], largest)
+    least = possible[0]
+    needed = least.chunk_bytes
+    free = max(len(room.fitting(needed)) for room in rooms)
+    each = f"with {_gb(needed)} free"
+    if least.tensor_parallel > 1 and free < least.tensor_parallel:
+        reason = f"needs {_gpus(least.tensor_parallel)} {each} on one node, the largest free has {free}"
+    elif least.gpus == 1:
+        most = max(max(room.gpus) for room in rooms if room.gpus)
+        reason = f"needs 1 GPU {each}, the largest free has {_gb(max(most, 0))}"
+    else:
+        total = sum(len(room.fitting(needed)) for room in rooms)
+        reason = f"needs {_gpus(least.gpus)} {each}, {total} of {sum(len(r.gpus) for r in rooms)} have it"
+        if least.tensor_parallel > 1:
+            reason += f", in groups of {least.tensor_parallel} on one node"
+    return NotPlaced(reason=reason, forever=False)
+
+
+def _too_large(wish: Wish, layout: Layout, largest: int) -> NotPlaced:
+    engine = engine_of(wish, layout.tensor_parallel).total
+    resident = layout.learner.total
+    what = "its learner" if resident > largest or layout.together else "its engine"
+    needed = max(layout.chunk_bytes, layout.single_bytes)
+    reason = (
+        f"needs {_gb(needed)} of one GPU ({what} {_gb(resident)}, an engine over "
+        f"{_gpus(layout.tensor_parallel)} {_gb(engine)} each), the largest has {_gb(largest)} for models"
+    )
+    return NotPlaced(reason=reason, forever=True)
+
+
+def _setting(wish: Wish, name: str) -> str:
+    return f"models.{wish.model}.placement.{name}"
+
+
+def _gpus(number: int) -> str:
+    return f"{number} GPU" + ("" if number == 1 else "s")
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"
+
+
+def _number(value: float) -> str:
+    return f"{max(value, 0.0):.4g}"

@@ -1,0 +1,59 @@
+"""The GPUs of this machine that this process may use, and their memory; without torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+
+_QUESTION = ("nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits")
+_SECONDS = 20.0
+_MIB = 2**20
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def machine_gpus(
+    environ: Mapping[str, str] = os.environ, ask: Callable[[], str] | None = None
+) -> dict[str, int]:
+    """Return the memory in bytes of each GPU, by what `CUDA_VISIBLE_DEVICES` calls it.
+
+    Empty where torch has no CUDA, whatever the machine has.
+
+    Args:
+        environ: With `CUDA_VISIBLE_DEVICES`, only its GPUs, in its order.
+        ask: Returns nvidia-smi's answer.
+    """
+    if ask is None and not _torch_has_cuda():
+        return {}
+    found: dict[str, int] = {}
+    names: dict[str, str] = {}
+    for line in (ask or _answer)().splitlines():
+        with suppress(ValueError):
+            index, uuid, size = (word.strip() for word in line.split(","))
+            found[index] = int(size) * _MIB
+            names[uuid] = index
+    if VISIBLE not in environ:
+        return found
+    # CUDA stops at the first name that it does not know.
+    visible: dict[str, int] = {}
+    for name in environ[VISIBLE].split(","):
+        index = names.get(name.strip(), name.strip())
+        if index not in found:
+            break
+        visible[index] = found[index]
+    return visible
+
+
+def _answer() -> str:
+    with suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(_QUESTION, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        return done.stdout if done.returncode == 0 else ""
+    return ""
+
+
+def _torch_has_cuda() -> bool:
+    with suppress(PackageNotFoundError):
+        return not version("torch").endswith("+cpu")
+    return False

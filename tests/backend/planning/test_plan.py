@@ -1,0 +1,164 @@
+"""The plan: 200 cases as data, waiting models, and what holds for all nodes and wishes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend.planning.machines import NotPlaced, Placed
+from backend.planning.memory_needs import usable_bytes
+from backend.planning.plan import plan
+from tests.backend.planning.shapes import machine, machines, shown, wish
+
+CASES = (Path(__file__).parent / "plan_cases.txt").read_text().split("\n\n")[1:]
+
+
+def placement_of(words):
+    placement = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        value = {"true": True, "false": False}.get(text, int(text) if text.isdigit() else text)
+        inner, _, last = name.rpartition(".")
+        (placement.setdefault(inner, {}) if inner else placement)[last] = value
+    return placement
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.splitlines()[0] for case in CASES])
+def test_places_each_wish_on_each_set_of_nodes(case):
+    head, *rows = case.splitlines()
+    model, *words = head.strip("[]").split()
+    expected = dict(row.split(" = ") for row in rows)
+    found = {
+        nodes: shown(plan(machines(nodes), [wish(model, **placement_of(words))])[model]) for nodes in expected
+    }
+    assert found == expected
+    assert len(expected) == 10
+
+
+QUEUES = [
+    ("a:2x24", [("0.5B", "one", {"gpus": 2}), ("0.5B", "two", {"gpus": 2})], ["r2 e2t1 a2", "r2 e2t1 a2"]),
+    ("a:2x141", [("7B", "full", {"trains": "full"}), ("7B", "more", {"trains": "full"})],
+     ["r2 e1t2 a2", "wait"]),
+    ("a:2x141", [("32B", "large", {}), ("32B", "second", {}), ("0.5B", "small", {})],
+     ["r2 e1t2 a2", "wait", "r2 e2t1 a2"]),
+    ("a:1x24", [("72B", "never", {}), ("0.5B", "small", {})], ["never", "r1 e1t1 a1"]),
+    ("a:8x80", [("7B", "one", {"gpus": 4}), ("7B", "two", {"gpus": 4})], ["r4 e4t1 a4", "r4 e4t1 a4"]),
+    ("a:0", [("7B", "cpu", {}), ("7B", "again", {"cpus": 1.0})], ["cpu r1", "cpu r1"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("nodes", "queue", "expected"), QUEUES)
+def test_lets_large_model_wait_without_blocking_small_ones(nodes, queue, expected):
+    wishes = [wish(model, name, **placement) for model, name, placement in queue]
+    found = plan(machines(nodes), wishes)
+    assert [shown(found[one.name]) for one in wishes] == expected
+
+
+def test_gives_second_model_other_gpus_while_some_are_free():
+    found = plan(machines("a:2x24"), [wish("tiny", "one"), wish("tiny", "two")])
+    assert {placed.claims[0][1] for placed in found.values()} == {0, 1}
+
+
+def test_says_with_numbers_who_holds_what():
+    held = plan(machines("a:4x141"), [wish("7B", "held", trains="full", gpus=2)])["held"]
+    waiting = plan(
+        machines("a:4x141"), [wish("7B", "next", tensor_parallel=4, gpus=4, trains="full")], [held]
+    )
+    assert not waiting["next"].forever
+    assert waiting["next"].holders == (("held", 2),)
+    assert "needs 4 GPUs" in waiting["next"].reason
+    assert "the largest free has 2" in waiting["next"].reason
+
+
+def test_keeps_pool_where_its_first_rank_is():
+    placed = plan(machines("a:3x80 b:3x80"), [wish("7B", gpus=4)])["7B"]
+    ranks = placed.of("rank")
+    assert placed.of("pool")[0].node_id == ranks[0].node_id == placed.of("engine")[0].node_id
+    assert [rank.node_id for rank in ranks] == ["b", "b", "b", "a"]
+
+
+def test_needs_processors_and_memory_on_nodes_with_gpus():
+    nodes = [machine("a", 8, 80, cpus=3, memory=3), machine("b", 1, 80, cpus=64)]
+    placed = plan(nodes, [wish("7B")])["7B"]
+    assert placed.of("pool")[0].node_id == "b"
+    assert plan(nodes[:1], [wish("7B")])["7B"].forever
+    few = plan([machine("a", 8, 80, cpus=6)], [wish("7B")])["7B"]
+    assert few.gpus == 2  # one CPU for each rank and engine, two for environment workers
+
+
+CLUSTERS = st.lists(
+    st.tuples(st.integers(0, 4), st.sampled_from([24, 80, 141]), st.integers(2, 40)), min_size=1, max_size=3
+)
+SINGLE = st.fixed_dictionaries(
+    {},
+    optional={
+        "gpus": st.integers(0, 5),
+        "tensor_parallel": st.sampled_from([1, 2, 4]),
+        "trains": st.sampled_from(["lora", "full"]),
+    },
+)
+WISHES = st.lists(st.tuples(st.sampled_from(["tiny", "0.5B", "7B", "32B"]), SINGLE), min_size=1, max_size=4)
+
+
+def asked(given):
+    return [
+        wish(model, str(number), **placement)
+        for number, (model, placement) in enumerate(given)
+        if not placement.get("gpus") or placement.get("tensor_parallel", 1) <= placement["gpus"]
+    ]
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(CLUSTERS, WISHES)
+def test_never_plans_gpu_processor_or_engine_twice(cluster, given):
+    nodes = [machine(f"n{i}", gpus, gb, cpus=cpus) for i, (gpus, gb, cpus) in enumerate(cluster)]
+    found = plan(nodes, asked(given))
+    placed = [each for each in found.values() if isinstance(each, Placed)]
+    for node in nodes:
+        for gpu, size in enumerate(node.gpus):
+            claims = [c[2] for each in placed for c in each.claims if c[:2] == (node.node_id, gpu)]
+            assert sum(claims) <= usable_bytes(size)
+        own = [part for each in placed for part in each.parts if part.node_id == node.node_id]
+        assert sum(part.cpus for part in own) <= node.cpus + 1e-6
+        assert sum(part.memory_bytes for part in own) <= node.memory_bytes
+    for each in placed:
+        engines = [(part.node_id, gpu) for part in each.of("engine") for gpu in part.gpus]
+        assert len(engines) == len(set(engines))
+        assert {len(part.gpus) for part in each.of("engine")} <= {1, 2, 4, 8}
+        claims = {(node_id, gpu): size for node_id, gpu, size in each.claims}
+        assert len(claims) == len(each.claims)
+        for part in each.parts:
+            assert all(part.gpu_bytes <= claims[part.node_id, gpu] for gpu in part.gpus)
+    for each in found.values():
+        if isinstance(each, NotPlaced):
+            assert ":" not in each.reason
+            assert any(letter.isdigit() for letter in each.reason)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(CLUSTERS, WISHES)
+def test_lets_no_model_wait_that_would_fit(cluster, given):
+    nodes = [machine(f"n{i}", gpus, gb, cpus=400) for i, (gpus, gb, _) in enumerate(cluster)]
+    wishes = asked(given)
+    found = plan(nodes, wishes)
+    placed = [each for each in found.values() if isinstance(each, Placed)]
+    waiting = [one for one in wishes if isinstance(found[one.name], NotPlaced)]
+    again = plan(nodes, waiting[::-1], placed)
+    assert all(isinstance(each, NotPlaced) for each in again.values())
+    # The last to be placed had room only after all others; alone, everything that waits has room.
+    for one in waiting:
+        alone = plan(nodes, [one])[one.name]
+        assert found[one.name].forever == isinstance(alone, NotPlaced)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_finds_engines_wherever_counting_finds_them(size):
+    for free in ([3, 3], [4, 1], [2, 2, 1], [1, 1, 1, 1]):
+        nodes = [machine(f"n{i}", gpus, 80) for i, gpus in enumerate(free)]
+        room = sum(gpus // size for gpus in free)
+        for engines in (1, 2, 3):
+            one = wish("7B", tensor_parallel=size, engines=engines)
+            assert isinstance(plan(nodes, [one])["7B"], Placed) == (engines <= room)
