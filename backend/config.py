@@ -181,6 +181,14 @@ _REPLACED = {
 """Settings of the past, and what does their work."""
 
 
+class DashboardSettings(Settings):
+    """The pages under `/dashboard`."""
+
+    frontend: Path | None = None
+    """A folder with an `index.html` and a folder `static` to serve instead of the service's own pages. They
+    read and act through the HTTP API. The gateway reads it when it starts."""
+
+
 class ServiceConfig(Settings):
     """How a service runs."""
 
@@ -332,6 +340,17 @@ class ServiceConfig(Settings):
     """Free disk space in `data_dir` that the service needs to start."""
 
     limits: GatewayLimits = GatewayLimits()
+
+    dashboard: DashboardSettings = DashboardSettings()
+
+    @field_validator("dashboard")
+    @classmethod
+    def _frontend_is_there(cls, value: DashboardSettings) -> DashboardSettings:
+        folder = value.frontend
+        if folder is not None and not (folder / "index.html").is_file():
+            reason = f"{str(folder)!r} has no index.html"
+            raise Refusal("frontend", reason, "name a folder with index.html and static/").in_validator()
+        return value
 
     @field_validator("data_dir", mode="before")
     @classmethod

@@ -140,10 +140,11 @@ def settings_page() -> str:
         ("Limits", "limits.", config.GatewayLimits),
         ("Ray", "ray.", config.RaySettings),
         ("vLLM", "vllm.", config.VllmSettings),
+        ("Dashboard", "dashboard.", config.DashboardSettings),
     ]
     parts = [intro]
     for title, prefix, model in sections:
-        rows = setting_rows(model, prefix, leave_out={"limits", "ray", "vllm", "learner"})
+        rows = setting_rows(model, prefix, leave_out={"limits", "ray", "vllm", "learner", "dashboard"})
         parts.append(f"## {title}\n\n| key | default | |\n|---|---|---|\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)
 

@@ -83,12 +83,19 @@ class Greeting:
         waiting_for = health.get("waiting_for", [])
         if not self.given:
             self.given = True
+            pages = f"{self._url}/dashboard"
             missing = f"; still starting: {', '.join(waiting_for)}" if waiting_for else ""
             self._say(
                 Notice(
                     "serving",
-                    f"tinkergym {__version__} serves at {self._url}, key in {self._key_file}{missing}",
-                    {"url": self._url, "key_file": str(self._key_file), "waiting_for": waiting_for},
+                    f"tinkergym {__version__} serves at {self._url}, key in {self._key_file}; "
+                    f"watch it at {pages}{missing}",
+                    {
+                        "url": self._url,
+                        "dashboard": pages,
+                        "key_file": str(self._key_file),
+                        "waiting_for": waiting_for,
+                    },
                 )
             )
             if notice := self._isolation():

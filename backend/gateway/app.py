@@ -8,6 +8,7 @@ from functools import partial
 
 from fastapi import FastAPI
 
+from backend.dashboard.pages import dashboard_routes
 from backend.evaluations.playing import Evaluations
 from backend.gateway import (
     error_responses,
@@ -22,11 +23,14 @@ from backend.gateway import (
     routes_runs,
     routes_sample,
     routes_service,
+    routes_summaries,
 )
 from backend.gateway.dependencies import document
+from backend.gateway.fair_routes import FairRoute
 from backend.gateway.fair_threads import FairThreads
 from backend.gateway.host_check import HostCheck
 from backend.gateway.request_limits import RequestLimits
+from backend.gateway.session_cookie import SessionCookie
 from backend.gateway.wiring import GatewayParts
 
 _JOB_CHECK_THREADS = 8
@@ -102,6 +106,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
     app.state.parts = parts
     app.openapi = partial(document, app)  # type: ignore[method-assign]
     for module in (
+        routes_summaries,  # before the route of any job
         routes_jobs,
         routes_lifecycle,
         routes_data,
@@ -115,7 +120,9 @@ def create_app(parts: GatewayParts) -> FastAPI:
         routes_service,
     ):
         app.include_router(module.router)
+    app.include_router(dashboard_routes(FairRoute))
     error_responses.install(app)
     app.add_middleware(HostCheck, names=[parts.config.host, *parts.config.host_names])
     app.add_middleware(RequestLimits, limits=parts.config.limits)
+    app.add_middleware(SessionCookie)
     return app

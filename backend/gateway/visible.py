@@ -25,6 +25,7 @@ from tinkergym.schema.events import (
     WarningEvent,
 )
 from tinkergym.schema.jobs.view import JobView
+from tinkergym.schema.summaries import JobSummary
 from tinkergym.schema.views import ModelView
 
 _FULL_BYTES = 2**20
@@ -49,6 +50,13 @@ class Shown:
             reason = self.hide.hidden_in(reason)
             changes["error"] = self._error(view.error)
         return view.model_copy(update=changes | {"reason": reason})
+
+    def summary(self, job: JobSummary) -> JobSummary:
+        """Return a job in brief."""
+        if self.hide is None:
+            return job
+        texts = {name: self.hide.hidden_in(getattr(job, name)) for name in ("reason", "error")}
+        return job.model_copy(update=texts)
 
     def checkpoint(self, view: CheckpointView) -> CheckpointView:
         """Return a checkpoint, with its place."""

@@ -12,11 +12,12 @@ from fastapi import Request
 from backend.admission.admission import Admission
 from backend.admission.facts import JobCheck, ModelCatalog
 from backend.config import ServiceConfig
+from backend.dashboard.frontend import PACKAGED, Frontend
 from backend.fairness.fair_places import FairPlaces
 from backend.fairness.turns import Turns
 from backend.gateway.event_chains import EventChains
 from backend.gateway.event_tail import EventTail
-from backend.gateway.fair_routes import read_now
+from backend.gateway.fair_routes import in_turn, read_now
 from backend.gateway.key_watch import KeyWatch
 from backend.gateway.operator_key import OperatorKey
 from backend.gateway.pool_proofs import PoolProofs
@@ -64,6 +65,19 @@ class GatewayParts:
     async def rights_of(self, key: str) -> KeyRights | None:
         """Return whose key this is and what it allows; None if it is unknown or revoked."""
         return await read_now(_UNKNOWN, self.store.keys.rights_of, key)
+
+    async def open_session(self, key: str) -> str | None:
+        """Return a browser's session with the rights of a key; None if the key is not valid."""
+        return await in_turn(_UNKNOWN, self.store.keys.open_session, key)
+
+    async def close_session(self, token: str) -> None:
+        """End a browser's session."""
+        await in_turn(_UNKNOWN, self.store.keys.close_session, token)
+
+    @cached_property
+    def frontend(self) -> Frontend:
+        """The dashboard's files."""
+        return Frontend.read(self.config.dashboard.frontend or PACKAGED)
 
     @cached_property
     def admission(self) -> Admission:

@@ -8,14 +8,17 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, or_, select, update
 from sqlalchemy.exc import NoResultFound
 
 from backend.store.database import Database, add_row
-from backend.store.tables import api_keys, tenants
+from backend.store.tables import api_keys, sessions, tenants
 from tinkergym.errors import NotFoundError
 
 _PREFIX = "tg-"
+_SESSION_PREFIX = "tg-session-"
+SESSION_SECONDS = 30 * 86_400
+"""How long a browser stays logged in."""
 _KEY_ID = re.compile(r"key-[0-9a-z]{1,24}")
 _LISTED = "`tinkergym keys list` shows the ids, which begin with key-"
 
@@ -103,13 +106,36 @@ class KeyStore:
             return None  # not cached: anyone can invent keys
 
     def _rights_of(self, sha256: str) -> KeyRights:
+        its_session = select(sessions.c.key_id).where(
+            sessions.c.sha256 == sha256, sessions.c.expires_at > self._clock()
+        )
         with self._db.read() as connection:
             row = connection.execute(
                 select(api_keys.c.tenant_id, api_keys.c.read_only).where(
-                    api_keys.c.sha256 == sha256, api_keys.c.revoked_at.is_(None)
+                    or_(api_keys.c.sha256 == sha256, api_keys.c.key_id == its_session.scalar_subquery()),
+                    api_keys.c.revoked_at.is_(None),
                 )
             ).one()
             return KeyRights(row.tenant_id, row.read_only)
+
+    def open_session(self, key: str) -> str | None:
+        """Return a secret with the key's rights, until it expires, is closed, or the key is revoked.
+
+        None if the key is unknown or revoked, or is itself such a secret.
+        """
+        if key.startswith(_SESSION_PREFIX) or self.rights_of(key) is None:
+            return None
+        token, now = _SESSION_PREFIX + secrets.token_urlsafe(32), self._clock()
+        row = {"sha256": _sha256(token), "key_id": self.id_of(key), "expires_at": now + SESSION_SECONDS}
+        with self._db.write() as connection:
+            connection.execute(delete(sessions).where(sessions.c.expires_at <= now))
+            connection.execute(sessions.insert().values(row))
+        return token
+
+    def close_session(self, token: str) -> None:
+        """End a session; an unknown one has ended already."""
+        with self._db.write() as connection:
+            connection.execute(delete(sessions).where(sessions.c.sha256 == _sha256(token)))
 
     def list(self, tenant_id: str | None = None) -> list[ApiKey]:
         """Return the keys of a tenant, or of all tenants, oldest first, including revoked ones."""

@@ -57,6 +57,15 @@ api_keys = Table(
     Column("read_only", Boolean, nullable=False, server_default=false()),
 )
 
+# Browsers that are logged in to the dashboard, each with the rights of a key.
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("sha256", String, primary_key=True),
+    Column("key_id", String, ForeignKey("api_keys.key_id"), nullable=False),
+    Column("expires_at", Float, nullable=False),
+)
+
 jobs = Table(
     "jobs",
     metadata,
@@ -99,6 +108,8 @@ jobs = Table(
     Column("last_seq", Integer, nullable=False, default=0),
     Column("created_at", Float, nullable=False),
     Column("updated_at", Float, nullable=False),
+    # What its owner notes about it: `JobLabels` as JSON.
+    Column("labels", Text, nullable=False, server_default="{}"),
     UniqueConstraint("tenant_id", "idempotency_key"),
     Index("jobs_by_tenant", "tenant_id", "number"),
     # Each has all that a scheduler's tick asks of many jobs. The queries repeat their conditions.

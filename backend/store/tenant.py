@@ -34,6 +34,7 @@ from backend.store.policies import (
 from backend.store.postgres import DuplicateRowError
 from backend.store.references import ReferredPolicy, find_policy
 from backend.store.tables import episodes, events, facts, jobs, policy_calls
+from backend.store.tenant_lists import TenantLists
 from backend.store.tenant_runs import TenantRuns
 from tinkergym.errors import ConflictError, NotFoundError
 from tinkergym.schema.events import CheckpointView, EvaluationEvent, Event, JobState, StateEvent
@@ -56,7 +57,7 @@ class _Request:
     client_packs: Sequence[InstalledPack]
 
 
-class TenantStore(TenantRuns):
+class TenantStore(TenantRuns, TenantLists):
     """The store as one tenant sees it."""
 
     def __init__(self, database: Database, tenant_id: str, clock: Callable[[], float]) -> None:

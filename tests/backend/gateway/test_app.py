@@ -16,6 +16,7 @@ TENANTLESS = {"/v1/health", "/v1/models", "/v1/renderer", "/v1/jobs", "/v1/sampl
 TENANTLESS |= {"/v1/environments", "/v1/evaluations", "/v1/policies"}
 
 
+TENANTLESS |= {"/v1/jobs/summaries"}
 TENANTLESS |= {"/v1/images/missing", "/v1/images/{sha256}"}
 TENANTLESS |= {"/v1/data/{data_id}", "/v1/data/chunks/{sha256}"}
 """Routes without a job's id in their path; /v1/sample has it in the body, of data and of references to
@@ -43,6 +44,7 @@ def filled(path, job_id):
 
 BODIES = {
     "/v1/jobs/{job_id}/update": {"settings": {"learning_rate": 0.01}},
+    "/v1/jobs/{job_id}/labels": {"tags": ["a"]},
     "/v1/jobs/{job_id}/episodes/lease": {"worker_id": "w", "max_episodes": 1, "wait_seconds": 0},
     "/v1/jobs/{job_id}/episodes/submit": {"worker_id": "w", "results": []},
     "/v1/policies/{policy_id}/calls": {"seq": 1, "call": {"op": "publish"}},
@@ -68,6 +70,9 @@ def test_matches_inventory_with_what_the_clients_know(client):
         ("POST", "/v1/jobs/{job_id}/pause"),
         ("POST", "/v1/jobs/{job_id}/resume"),
         ("POST", "/v1/jobs/{job_id}/update"),
+        ("GET", "/v1/jobs/summaries"),
+        ("GET", "/v1/jobs/{job_id}/labels"),
+        ("POST", "/v1/jobs/{job_id}/labels"),
         ("GET", "/v1/jobs/{job_id}/events"),
         ("GET", "/v1/jobs/{job_id}/checkpoints"),
         ("GET", "/v1/jobs/{job_id}/evaluations"),

@@ -15,6 +15,7 @@ CHANGES = {
     ("POST", "/v1/jobs"),
     ("DELETE", "/v1/jobs/{job_id}"),
     ("POST", "/v1/jobs/{job_id}/cancel"),
+    ("POST", "/v1/jobs/{job_id}/labels"),
     ("POST", "/v1/jobs/{job_id}/pause"),
     ("POST", "/v1/jobs/{job_id}/resume"),
     ("POST", "/v1/jobs/{job_id}/update"),

@@ -1,0 +1,65 @@
+// Builds the page's elements. Text from the service only ever becomes text nodes and plain attributes.
+
+const PROPERTIES = new Set(["checked", "disabled", "value", "hidden", "open", "indeterminate"]);
+
+export function h(tag, attributes, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "vars") for (const [key, one] of Object.entries(value)) element.style.setProperty(key, one);
+    else if (PROPERTIES.has(name)) element[name] = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  return fill(element, ...children);
+}
+
+export function fill(element, ...children) {
+  for (const child of children.flat(Infinity)) {
+    if (child === undefined || child === null || child === false) continue;
+    element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+  return element;
+}
+
+export function replace(element, ...children) {
+  element.replaceChildren();
+  return fill(element, ...children);
+}
+
+let toastTimer;
+
+export function toast(text, isProblem = false) {
+  const box = document.getElementById("toast");
+  box.textContent = text;
+  box.className = isProblem ? "shown bad" : "shown";
+  clearTimeout(toastTimer);
+  toastTimer = setTimeout(() => (box.className = ""), isProblem ? 9000 : 4000);
+}
+
+// Asks before something happens that cannot be undone; resolves to whether it may.
+export function confirmed(question, explanation, action) {
+  return new Promise((resolve) => {
+    const answer = (value) => {
+      dialog.close();
+      dialog.remove();
+      resolve(value);
+    };
+    const dialog = h("dialog", { "aria-label": question, oncancel: () => answer(false) },
+      h("h2", null, question),
+      h("p", null, explanation),
+      h("div", { class: "buttons" },
+        h("button", { type: "button", onclick: () => answer(false) }, "Keep as it is"),
+        h("button", { type: "button", class: "danger", onclick: () => answer(true) }, action)));
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+export function problem(error) {
+  return h("div", { class: "problem", role: "alert" },
+    h("p", null, error.message),
+    error.hint ? h("p", { class: "quiet" }, error.hint) : null);
+}
+
+export const canAct = () => document.body.dataset.readOnly !== "yes";

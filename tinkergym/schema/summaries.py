@@ -1,0 +1,60 @@
+"""Jobs, runs and stored episodes in brief, as lists and charts need them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from tinkergym.schema.events import MOST_JOBS_LISTED, JobState
+from tinkergym.schema.model import UserSettings, WireModel
+
+Tag = Annotated[str, Field(min_length=1, max_length=60)]
+
+
+class JobLabels(UserSettings):
+    """What its owner notes about a job, of any kind and in any state. Training does not depend on it."""
+
+    name: str = Field("", max_length=200)
+    """Replaces the name that it was submitted with; empty keeps that one."""
+    tags: list[Tag] = Field([], max_length=20)
+    note: str = Field("", max_length=4000)
+    archived: bool = False
+    """Whether lists leave it out."""
+
+
+class JobSummary(WireModel):
+    """A job in a list."""
+
+    job_id: str
+    name: str
+    kind: str
+    model: str
+    environment: str = ""
+    """Id of the first environment; empty in jobs that learn from a dataset."""
+    state: JobState
+    reason: str = ""
+    error: str = ""
+    """The message of the error that ended it."""
+    step: int
+    steps: int
+    created_at: float
+    """Unix seconds."""
+    updated_at: float
+    used_seconds: float
+    used_tokens: int
+    last_seq: int
+    reward_mean: float | None = None
+    """Of the newest step; None if there is none, or several agents are trained."""
+    loss: float | None = None
+    seconds_left: float | None = None
+    """Until the last step, as estimated at the newest one."""
+    warnings: list[str] = []
+    """Names of the warnings among the newest events."""
+    labels: JobLabels = JobLabels()
+
+
+class JobSummaries(WireModel):
+    """A page of jobs in brief, newest first."""
+
+    jobs: list[JobSummary] = Field(max_length=MOST_JOBS_LISTED)
