@@ -22,6 +22,7 @@ from backend.gateway import (
     routes_policies,
     routes_runs,
     routes_sample,
+    routes_series,
     routes_service,
     routes_summaries,
 )
@@ -117,6 +118,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         routes_policies,
         routes_runs,
         routes_sample,
+        routes_series,
         routes_service,
     ):
         app.include_router(module.router)

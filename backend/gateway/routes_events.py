@@ -12,7 +12,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 
-from backend.gateway.dependencies import Tenant, key_of
+from backend.gateway.dependencies import NumberQuery, Tenant, key_of
 from backend.gateway.fair_routes import FairRoute, in_turn, read_now
 from backend.gateway.key_watch import KEY_CHECK_SECONDS
 from backend.gateway.visible import Shown, shown_to
@@ -31,16 +31,23 @@ router = APIRouter(prefix="/v1/jobs", route_class=FairRoute)
 
 @router.get("/{job_id}/events", response_class=StreamingResponse)
 async def stream_events(
-    request: Request, tenant: Tenant, job_id: str, last_event_id: Annotated[str, Header()] = ""
+    request: Request,
+    tenant: Tenant,
+    job_id: str,
+    last_event_id: Annotated[str, Header()] = "",
+    after: NumberQuery = 0,
 ) -> StreamingResponse:
-    """Stream events after `Last-Event-ID`, and new ones, until the job's final state."""
+    """Stream events after `Last-Event-ID`, and new ones, until the job's final state.
+
+    Browsers send that header only when they reconnect; `after` says where to begin the first time.
+    """
     # Python refuses to parse numbers with thousands of digits.
     is_number = last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 100
     if last_event_id and not is_number:
         raise InvalidRequestError(
             f"Last-Event-ID must be the number of an event, not {last_event_id[:40]!r}", field="Last-Event-ID"
         )
-    after = min(int(last_event_id or 0), 2**62)
+    after = min(int(last_event_id), 2**62) if last_event_id else after
     # Checked here, so that an unknown job is a 404 and not a broken stream.
     await in_turn(tenant.tenant_id, tenant.get_job, job_id)
     return StreamingResponse(

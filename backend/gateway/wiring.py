@@ -22,6 +22,7 @@ from backend.gateway.key_watch import KeyWatch
 from backend.gateway.operator_key import OperatorKey
 from backend.gateway.pool_proofs import PoolProofs
 from backend.gateway.pool_proxy import PoolProxy
+from backend.gateway.run_series import RunReader
 from backend.machine_paths import MachinePaths
 from backend.processes.image_check import ImageCheck
 from backend.store.keys import KeyRights
@@ -93,6 +94,11 @@ class GatewayParts:
     def event_chains(self) -> EventChains:
         """Hash chains over the event logs of jobs."""
         return EventChains()
+
+    @cached_property
+    def runs(self) -> RunReader:
+        """Metrics and warnings of runs."""
+        return RunReader()
 
     @cached_property
     def operator_key(self) -> OperatorKey:

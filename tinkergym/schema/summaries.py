@@ -58,3 +58,44 @@ class JobSummaries(WireModel):
     """A page of jobs in brief, newest first."""
 
     jobs: list[JobSummary] = Field(max_length=MOST_JOBS_LISTED)
+
+
+class Series(WireModel):
+    """One metric over the train steps. A long one is thinned: of each stretch its extremes are kept."""
+
+    name: str
+    steps: list[int] = Field(max_length=100_000)
+    values: list[float] = Field(max_length=100_000)
+
+
+class RunSeries(WireModel):
+    """The metrics of a run's steps; of a repeated step the newest record counts."""
+
+    last_seq: int
+    """Number of the newest event that is included."""
+    newest_step: int
+    """0 before the first."""
+    names: list[str] = Field(max_length=10_000)
+    """All metrics that there are."""
+    series: list[Series] = Field(max_length=10_000)
+
+
+class Alarm(WireModel):
+    """Something in a run that deserves a look, with where it happened."""
+
+    name: str
+    """Of the warning, such as `completions_cut`; or `failed`, `failed_episodes`, `evaluation_overlap`."""
+    message: str
+    """The newest one."""
+    count: int
+    """How many steps, or events, it concerns."""
+    first_step: int
+    last_step: int
+    steps: list[int] = Field(max_length=50)
+    """The newest steps, oldest first."""
+
+
+class Alarms(WireModel):
+    """The alarms of a run, the gravest first."""
+
+    alarms: list[Alarm] = Field(max_length=1000)

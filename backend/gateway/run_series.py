@@ -1,0 +1,152 @@
+"""Metrics and warnings of runs, read from their event logs once: asked again, only new events are read."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Callable, Sequence
+from math import nan
+from typing import Any
+
+from pydantic_core import from_json
+
+from tinkergym.basics.bounded_dict import BoundedDict
+from tinkergym.schema.summaries import Alarm, RunSeries, Series
+
+_RUNS = 32
+_EVENTS_AT_ONCE = 500
+_ALARM_STEPS = 50
+_NOT_METRICS = {"type", "step", "repeated", "stop_reasons", "metrics", "records"}
+
+ReadEvents = Callable[[str, int, int], Sequence[tuple[int, float, str]]]
+"""Returns number, time and JSON of a job's steps and warnings after an event, at most so many."""
+
+
+class _Run:
+    """What is known about one run, in columns: 10,000 steps of 60 metrics take 5 MB."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.last_seq = 0
+        self.steps = array("q")
+        self.columns: dict[str, array[float]] = {}
+        self.alarms: dict[str, Alarm] = {}
+        self._rows: dict[int, int] = {}
+
+    def add(self, seq: int, time: float, body: str) -> None:
+        event = from_json(body)
+        if event["type"] == "step":
+            self._add_step(event, time)
+        else:
+            self._add_warning(event)
+        self.last_seq = seq
+
+    def _add_step(self, event: dict[str, Any], time: float) -> None:
+        row = self._rows.setdefault(event["step"], len(self.steps))
+        if row == len(self.steps):
+            self.steps.append(event["step"])
+        else:  # repeated after a resume
+            for column in self.columns.values():
+                if row < len(column):
+                    column[row] = nan
+        values = {name: value for name, value in event.items() if name not in _NOT_METRICS}
+        values |= {f"stop/{name}": count for name, count in event["stop_reasons"].items()}
+        values |= {"time": time, **event["metrics"]}
+        for name, value in values.items():
+            if isinstance(value, int | float):
+                column = self.columns.setdefault(name, array("d"))
+                column.extend([nan] * (row + 1 - len(column)))
+                column[row] = value
+
+    def _add_warning(self, event: dict[str, Any]) -> None:
+        if event["repeated"]:
+            return
+        known, step = self.alarms.get(event["name"]), event["step"]
+        steps = [*(known.steps if known else []), step][-_ALARM_STEPS:]
+        self.alarms[event["name"]] = Alarm(
+            name=event["name"],
+            message=event["message"],
+            count=(known.count if known else 0) + 1,
+            first_step=known.first_step if known else step,
+            last_step=step,
+            steps=list(dict.fromkeys(steps)),
+        )
+
+
+class RunReader:
+    """Runs that were asked for lately. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: BoundedDict[str, _Run] = BoundedDict(_RUNS)
+
+    def series(self, job_id: str, read: ReadEvents, names: Sequence[str], points: int) -> RunSeries:
+        """Return metrics of a run.
+
+        Args:
+            job_id: Of the run.
+            read: Reads its events.
+            names: The metrics; all if empty.
+            points: About how many points of each.
+        """
+        run = self._up_to_now(job_id, read)
+        with run.lock:
+            wanted = [name for name in names or sorted(run.columns) if name in run.columns]
+            order = sorted(range(len(run.steps)), key=run.steps.__getitem__)
+            return RunSeries(
+                last_seq=run.last_seq,
+                newest_step=max(run.steps, default=0),
+                names=sorted(run.columns),
+                series=[thinned(name, run.steps, run.columns[name], order, points) for name in wanted],
+            )
+
+    def alarms(self, job_id: str, read: ReadEvents) -> list[Alarm]:
+        """Return the warnings of a run by name."""
+        run = self._up_to_now(job_id, read)
+        with run.lock:
+            failed = run.columns.get("failed_episodes", array("d"))
+            lost = [run.steps[row] for row, count in enumerate(failed) if count > 0]
+            found = list(run.alarms.values())
+            if lost:
+                found.append(_failed_episodes(lost, int(sum(count for count in failed if count > 0))))
+            return found
+
+    def _up_to_now(self, job_id: str, read: ReadEvents) -> _Run:
+        with self._lock:
+            run = self._known.get(job_id)
+            if run is None:
+                run = self._known[job_id] = _Run()
+        with run.lock:
+            while page := read(job_id, run.last_seq, _EVENTS_AT_ONCE):
+                for seq, time, body in page:
+                    run.add(seq, time, body)
+                if len(page) < _EVENTS_AT_ONCE:
+                    break
+        return run
+
+
+def _failed_episodes(steps: Sequence[int], episodes: int) -> Alarm:
+    return Alarm(
+        name="failed_episodes",
+        message=f"{episodes} episodes failed; they are not trained on and do not count as reward 0",
+        count=len(steps),
+        first_step=min(steps),
+        last_step=max(steps),
+        steps=sorted(steps)[-_ALARM_STEPS:],
+    )
+
+
+def thinned(
+    name: str, steps: Sequence[int], column: Sequence[float], order: Sequence[int], points: int
+) -> Series:
+    """Return a metric's values by step; of each of `points / 2` stretches the smallest and the largest."""
+    rows = [row for row in order if row < len(column) and column[row] == column[row]]  # no NaN
+    if len(rows) > points:
+        stretch = 2 * len(rows) / points
+        kept: dict[int, None] = {rows[0]: None}
+        for number in range(points // 2):
+            part = rows[int(number * stretch) : int((number + 1) * stretch)]
+            ends = {min(part, key=column.__getitem__), max(part, key=column.__getitem__)} if part else set()
+            kept |= dict.fromkeys(row for row in part if row in ends)
+        rows = list(kept | {rows[-1]: None})
+    return Series(name=name, steps=[steps[row] for row in rows], values=[column[row] for row in rows])

@@ -1,0 +1,77 @@
+import math
+
+from backend.gateway.run_series import RunReader, thinned
+from tinkergym.schema.events import StepEvent, WarningEvent
+
+
+def step(number, reward, **metrics):
+    return StepEvent(
+        step=number,
+        steps=9,
+        policy_version=number,
+        reward_mean=reward,
+        loss=0.1,
+        stop_reasons={"terminated": 4},
+        failed_episodes=int(number == 2),
+        tokens_per_second=1.0,
+        step_seconds=1.0,
+        sampling_seconds=0.5,
+        learning_seconds=0.5,
+        seconds_left=7.0,
+        metrics=metrics,
+    )
+
+
+class Log:
+    """An event log; counts how many of its events were read."""
+
+    def __init__(self, *bodies):
+        self.bodies, self.read_events = list(bodies), 0
+
+    def __call__(self, job_id, after, limit):
+        page = [(after + i + 1, 5.0, one.model_dump_json()) for i, one in enumerate(self.bodies[after:])]
+        self.read_events += len(page[:limit])
+        return page[:limit]
+
+
+def values(found, name):
+    (one,) = [one for one in found.series if one.name == name]
+    return dict(zip(one.steps, one.values, strict=True))
+
+
+def test_counts_the_newest_record_of_repeated_step():
+    log = Log(step(1, 0.1, kl=1.0), step(2, 0.2, kl=2.0), step(2, 0.3), step(3, None))
+    found = RunReader().series("job-1", log, [], 100)
+    assert (found.last_seq, found.newest_step) == (4, 3)
+    assert values(found, "reward_mean") == {1: 0.1, 2: 0.3}
+    assert values(found, "kl") == {1: 1.0}
+    assert values(found, "stop/terminated") == {1: 4.0, 2: 4.0, 3: 4.0}
+
+
+def test_reads_each_event_once():
+    log, reader = Log(*(step(number, 0.0) for number in range(1, 1202))), RunReader()
+    reader.series("job-1", log, ["loss"], 10)
+    log.bodies.append(step(1202, 0.5))
+    assert reader.series("job-1", log, ["reward_mean"], 10).newest_step == 1202
+    assert log.read_events == 1202
+
+
+def test_keeps_extremes_of_long_series():
+    column = [math.sin(i / 50) for i in range(10_000)]
+    column[7777], column[1234] = 9.0, -9.0
+    found = thinned("x", range(10_000), column, range(10_000), 400)
+    assert len(found.steps) <= 402
+    assert found.steps == sorted(found.steps)
+    assert (found.steps[0], found.steps[-1]) == (0, 9999)
+    assert {9.0, -9.0} <= set(found.values)
+
+
+def test_gathers_warnings_by_name_and_counts_failures():
+    warnings = [WarningEvent(name="cut", message=f"m{i}", step=i) for i in (1, 2, 2)]
+    repeated = WarningEvent(name="cut", message="again", step=2, repeated=True)
+    found = RunReader().alarms("job-1", Log(*warnings, repeated, step(1, 0.0), step(2, 0.0)))
+    assert [(one.name, one.count, one.steps) for one in found] == [
+        ("cut", 3, [1, 2]),
+        ("failed_episodes", 1, [2]),
+    ]
+    assert found[0].message == "m2"
