@@ -12,7 +12,7 @@ from backend.gateway.visible import shown_to
 from backend.gateway.wiring import parts_of
 from tinkergym.schema.events import EvaluationEvent
 from tinkergym.schema.jobs.view import JobView
-from tinkergym.schema.summaries import Alarm, Alarms, RunSeries
+from tinkergym.schema.summaries import Alarm, Alarms, ChangedSettings, RunSeries
 
 router = APIRouter(prefix="/v1/jobs", route_class=FairRoute)
 
@@ -70,3 +70,10 @@ def _overlaps(evaluations: list[EvaluationEvent]) -> list[Alarm]:
             steps=[one.step for one in found][-50:],
         )
     ]
+
+
+@router.get("/{job_id}/settings")
+def show_settings(tenant: Tenant, job_id: str) -> ChangedSettings:
+    """Return the settings of a job that differ from the defaults of its kind."""
+    spec = tenant.get_job(job_id).spec
+    return ChangedSettings(changed=spec.model_dump(mode="json", exclude_defaults=True))

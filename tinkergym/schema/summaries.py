@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from tinkergym.schema.events import MOST_JOBS_LISTED, JobState
 from tinkergym.schema.model import UserSettings, WireModel
@@ -99,3 +99,9 @@ class Alarms(WireModel):
     """The alarms of a run, the gravest first."""
 
     alarms: list[Alarm] = Field(max_length=1000)
+
+
+class ChangedSettings(WireModel):
+    """What a job's settings are apart from the defaults, nested as in its description."""
+
+    changed: dict[str, JsonValue]

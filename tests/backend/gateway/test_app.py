@@ -72,6 +72,7 @@ def test_matches_inventory_with_what_the_clients_know(client):
         ("POST", "/v1/jobs/{job_id}/update"),
         ("GET", "/v1/jobs/summaries"),
         ("GET", "/v1/jobs/{job_id}/series"),
+        ("GET", "/v1/jobs/{job_id}/settings"),
         ("GET", "/v1/jobs/{job_id}/alarms"),
         ("GET", "/v1/jobs/{job_id}/labels"),
         ("POST", "/v1/jobs/{job_id}/labels"),

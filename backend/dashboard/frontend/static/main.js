@@ -7,6 +7,7 @@ const [section, id, ...rest] = location.pathname.replace(/^\/dashboard\/?/, "").
 
 async function open() {
   if (!section) return (await import("./overview.js")).show(main);
+  if (section === "jobs" && id && !rest.length) return (await import("./run.js")).show(main, id);
   throw new Error("There is no such page.");
 }
 

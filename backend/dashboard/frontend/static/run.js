@@ -1,0 +1,202 @@
+// One run: alarms first, then its curves as they grow, its settings as they took effect, and what can be done.
+
+import { get, job, post } from "./api.js";
+import { Chart } from "./chart.js";
+import { canAct, confirmed, h, replace, toast } from "./dom.js";
+import { FINAL, bytes, clock, duration, number, whole, words } from "./format.js";
+import { follow } from "./live.js";
+import { ADVICE, CHARTS, namesOf } from "./metrics.js";
+import { progress, state } from "./overview.js";
+
+const ACTIONS = {
+  pause: ["Pause", "It saves a checkpoint after its step and gives up its place; resume continues from there.", (job_) => !FINAL.has(job_.state) && job_.state !== "paused"],
+  resume: ["Resume", "It queues for a place and continues from its newest checkpoint.", (job_) => job_.state === "paused"],
+  cancel: ["Cancel", "It ends for good. Its checkpoints and episodes stay.", (job_) => !FINAL.has(job_.state)],
+};
+
+export async function show(main, jobId) {
+  let [current, series, labels] = await Promise.all([get(job(jobId)), get(job(jobId, "/series")), get(job(jobId, "/labels"))]);
+  const newest = { step: null };
+  const heading = h("div"), alarms = h("section", { id: "alarms", "aria-label": "Alarms" }), live = h("span", { class: "live quiet", role: "status" });
+  const lists = h("div");
+  const path = `/dashboard/jobs/${encodeURIComponent(jobId)}`;
+  document.title = `${labels.name || current.spec.name || jobId} · tinkergym`;
+
+  const last = (name) => { const line = series.series.find((one) => one.name === name); return line ? line.values.at(-1) : null; };
+
+  function drawHeading() {
+    const left = newest.step ? newest.step.seconds_left : last("seconds_left");
+    const reward = newest.step ? newest.step.reward_mean : last("reward_mean");
+    const facts = [
+      ["Progress", progress(current.step, current.spec.steps)], ["Reward", number(reward)],
+      ["Time left", FINAL.has(current.state) ? "–" : duration(left)], ["Used", `${duration(current.used_seconds)}, ${whole(current.used_tokens)} tokens`],
+      ["Budget", budget(current.spec.budget)], ["Attempts", String(current.attempt)], ["Model", current.spec.model], ["Created", clock(current.created_at)],
+    ];
+    replace(heading,
+      h("div", { class: "heading" },
+        h("h1", null, labels.name || current.spec.name || jobId, " ", state(current.state), live),
+        h("div", { class: "buttons" },
+          current.spec.environment ? h("a", { class: "button", href: `${path}/episodes` }, "Episodes") : null,
+          h("a", { class: "button", href: `/dashboard/compare/${encodeURIComponent(jobId)}` }, "Compare"),
+          canAct() ? Object.entries(ACTIONS).filter(([, [, , may]]) => may(current)).map(([name, [label, what]]) =>
+            h("button", { type: "button", class: name === "cancel" ? "danger" : "", onclick: () => act(name, label, what) }, label)) : null)),
+      h("p", { class: "quiet" }, jobId, current.reason ? ` · ${current.reason}` : "", " ", labels.tags.map((tag) => h("span", { class: "tag" }, tag))),
+      h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value)))));
+  }
+
+  async function act(name, label, what) {
+    if (!(await confirmed(`${label} this job?`, what, label))) return;
+    try {
+      current = await post(job(jobId, `/${name}`));
+      toast(`${label}: asked for. A running job acts when its worker next checks.`);
+      drawHeading();
+    } catch (error) {
+      toast(`${error.message} ${error.hint ?? ""}`, true);
+    }
+  }
+
+  async function drawAlarms() {
+    const found = (await get(job(jobId, "/alarms"))).alarms;
+    const link = (alarm) => {
+      const played = current.spec.environment && alarm.last_step > 0;
+      const failed = alarm.name.startsWith("failed") ? "&failed=1" : "";
+      return played ? h("a", { href: `${path}/episodes?from=${alarm.last_step}&to=${alarm.last_step}${failed}` }, `Episodes of step ${whole(alarm.last_step)}`) : null;
+    };
+    replace(alarms, found.length
+      ? h("ul", { class: "alarms" }, found.map((alarm) => h("li", { class: alarm.name.startsWith("failed") ? "grave" : "" },
+        h("b", null, words(alarm.name)), alarm.last_step ? ` · ${alarm.count > 1 ? `${whole(alarm.count)} times, steps ${whole(alarm.first_step)} to ${whole(alarm.last_step)}` : `step ${whole(alarm.last_step)}`} ` : " ",
+        link(alarm), h("div", null, alarm.message), ADVICE[alarm.name] ? h("div", { class: "quiet small" }, ADVICE[alarm.name]) : null)))
+      : h("p", { class: "quiet" }, "No alarms: no warnings, no failed episodes, no evaluation on trained tasks."));
+  }
+
+  const charts = await drawCharts(jobId, series, (step) => current.spec.environment && location.assign(`${path}/episodes?from=${step}&to=${step}`));
+  replace(main, heading, alarms, charts.element, lists);
+  drawHeading();
+  await Promise.all([drawAlarms(), charts.evaluations(), drawLists(lists, current, labels, (changed) => { labels = changed; drawHeading(); })]);
+  if (location.hash === "#alarms") alarms.scrollIntoView();
+  if (FINAL.has(current.state)) return;
+  const reload = async () => { current = await get(job(jobId)); drawHeading(); };
+  follow(jobId, series.last_seq, {
+    step(body) {
+      newest.step = body;
+      current = { ...current, step: body.step, used_seconds: (body.metrics["used/hours"] ?? 0) * 3600, used_tokens: body.metrics["used/tokens"] ?? current.used_tokens };
+      charts.append(body);
+      drawHeading();
+    },
+    state: reload, update: reload, warning: drawAlarms, evaluation: charts.evaluations,
+    checkpoint: () => drawLists(lists, current, labels, () => {}),
+  }, (status) => {
+    live.className = `live ${status === "lost" ? "lost" : "quiet"}`;
+    live.textContent = { live: "● live", lost: "○ connection lost, trying again", ended: "" }[status];
+    if (status === "lost") get(job(jobId)).catch(() => {}); // Leads to the login if the session has ended.
+  });
+}
+
+const budget = (limits) => (limits ? [limits.hours && `${limits.hours} h`, limits.tokens && `${whole(limits.tokens)} tokens`].filter(Boolean).join(", ") : "none");
+
+async function drawCharts(jobId, series, onpick) {
+  const byName = new Map(series.series.map((one) => [one.name, one]));
+  const element = h("section", { class: "charts", "aria-label": "Curves" });
+  const drawn = [], used = new Set();
+  for (const [title, explanation, patterns, options = {}] of CHARTS) {
+    const names = namesOf(patterns, series.names);
+    if (!names.length && title !== "Reward") continue;
+    const chart = new Chart(title, explanation, { ...options, onpick });
+    names.forEach((name) => used.add(name));
+    chart.set(names.map((name) => ({ label: short(name, names), name, steps: [...byName.get(name).steps], values: [...byName.get(name).values] })));
+    drawn.push({ chart, names, options });
+    element.append(chart.element);
+  }
+  const others = series.names.filter((name) => !used.has(name) && !["time", "seconds_left", "policy_version", "steps"].includes(name));
+  const more = h("div", { class: "charts" });
+  const folded = h("details", { ontoggle: () => {
+    if (more.children.length) return;
+    for (const name of others) {
+      const chart = new Chart(name, "");
+      const line = byName.get(name);
+      chart.set([{ label: name, steps: [...line.steps], values: [...line.values] }]);
+      drawn.push({ chart, names: [name], options: {} });
+      more.append(chart.element);
+    }
+  } }, h("summary", null, `All other metrics (${others.length})`), more);
+
+  return {
+    element: h("div", null, element, others.length ? folded : null),
+    append(body) {
+      const values = { ...body, ...body.metrics };
+      for (const [reason, count] of Object.entries(body.stop_reasons)) values[`stop/${reason}`] = count;
+      for (const { chart, names } of drawn) for (const name of names) if (values[name] !== undefined && values[name] !== null) chart.append(short(name, names), body.step, values[name]);
+    },
+    async evaluations() {
+      const { evaluations } = await get(job(jobId, "/evaluations"));
+      const found = drawn.find(({ options }) => options.evaluations);
+      const named = Map.groupBy?.(evaluations.filter((one) => one.mean !== null), (one) => one.agent ? `${one.name} (${one.agent})` : one.name) ?? new Map();
+      const lines = [...named].map(([name, all], index) => ({
+        label: `evaluation ${name}`, steps: all.map((one) => one.step), values: all.map((one) => one.mean), points: true, color: index + 1,
+        low: all.map((one) => one.low ?? one.mean), high: all.map((one) => one.high ?? one.mean),
+      }));
+      found?.chart.set([...found.chart.lines.filter((line) => line.name), ...lines]);
+    },
+  };
+}
+
+// A metric's name without what all names of its chart begin with.
+function short(name, names) {
+  const prefix = names.length > 1 && names.every((one) => one.startsWith(name.slice(0, name.indexOf("/") + 1))) ? name.indexOf("/") + 1 : 0;
+  return words(name.slice(prefix));
+}
+
+async function drawLists(box, current, labels, onlabels) {
+  const { checkpoints } = await get(job(current.job_id, "/checkpoints"));
+  const { changed } = await get(job(current.job_id, "/settings"));
+  replace(box,
+    h("section", { class: "panel" }, h("h2", null, "Checkpoints"), checkpoints.length ? checkpointTable(current.job_id, checkpoints) : h("p", { class: "quiet" }, "None yet.")),
+    h("section", { class: "panel" }, h("h2", null, "Settings as they took effect"), settingsTable(current, changed)),
+    canAct() ? labelForm(current.job_id, labels, onlabels) : labels.note ? h("section", { class: "panel" }, h("h2", null, "Notes"), h("p", null, labels.note)) : null);
+}
+
+function checkpointTable(jobId, checkpoints) {
+  const file = (point, name) => `/v1/jobs/${encodeURIComponent(jobId)}/checkpoints/${point.step}/files/${encodeURIComponent(name)}${point.agent ? `?agent=${encodeURIComponent(point.agent)}` : ""}`;
+  return h("table", null,
+    h("thead", null, h("tr", null, ["Step", "Agent", "Reference", "Files"].map((name) => h("th", { scope: "col" }, name)))),
+    h("tbody", null, [...checkpoints].reverse().map((point) => h("tr", null,
+      h("td", { class: "number" }, whole(point.step)), h("td", null, point.agent || "–"),
+      h("td", { class: "mono" }, `${jobId}${point.agent ? `/${point.agent}` : ""}@${point.policy_version}`),
+      h("td", null, Object.entries(point.files).map(([name, size]) => h("div", { class: "small" }, h("a", { href: file(point, name), download: name }, name), ` ${bytes(size)}`)))))));
+}
+
+export function flat(value, prefix = "") {
+  if (value === null || typeof value !== "object" || Array.isArray(value)) return [[prefix, value]];
+  const entries = Object.entries(value);
+  return entries.length ? entries.flatMap(([name, one]) => flat(one, prefix ? `${prefix}.${name}` : name)) : [[prefix, value]];
+}
+
+function settingsTable(current, changed) {
+  const differs = new Set(flat(changed).map(([name]) => name));
+  const rows = flat(current.spec).map(([name, value]) => [name, JSON.stringify(value), differs.has(name) || [...differs].some((one) => name.startsWith(`${one}.`))]);
+  const table = (some) => h("table", { class: "settings" }, h("tbody", null, some.map(([name, value, is]) => h("tr", { class: is ? "changed" : "" }, h("td", { class: "mono" }, name), h("td", { class: "mono" }, value)))));
+  return [
+    h("p", { class: "quiet" }, "Those that differ from the defaults:"), table(rows.filter((row) => row[2])),
+    current.updates.length ? [h("p", { class: "quiet" }, "Changed while it trained:"), h("ul", null, current.updates.flatMap((one) => one.changes.map((change) =>
+      h("li", null, `${change.name}: ${JSON.stringify(change.old)} → ${JSON.stringify(change.new)}, ${one.from_step ? `from step ${one.from_step}` : "from the next step"}`))))] : null,
+    h("details", null, h("summary", null, `All settings (${rows.length})`), table(rows)),
+  ];
+}
+
+function labelForm(jobId, labels, onlabels) {
+  const name = h("input", { value: labels.name, maxlength: 200, id: "label-name" }), tags = h("input", { value: labels.tags.join(", "), id: "label-tags" });
+  const note = h("textarea", { maxlength: 4000, id: "label-note" }, labels.note);
+  const save = async (event) => {
+    event.preventDefault();
+    try {
+      const changed = await post(job(jobId, "/labels"), { ...labels, name: name.value, tags: tags.value.split(",").map((tag) => tag.trim()).filter(Boolean), note: note.value });
+      onlabels(changed);
+      toast("Saved.");
+    } catch (error) {
+      toast(`${error.message} ${error.hint ?? ""}`, true);
+    }
+  };
+  return h("section", { class: "panel" }, h("h2", null, "Name, tags, notes"), h("form", { class: "label", onsubmit: save },
+    h("label", { for: "label-name" }, "Name"), name, h("label", { for: "label-tags" }, "Tags, separated by commas"), tags,
+    h("label", { for: "label-note" }, "Notes"), note, h("div", null, h("button", { type: "submit" }, "Save"))));
+}
