@@ -24,6 +24,7 @@ from backend.gateway import (
     routes_sample,
     routes_series,
     routes_service,
+    routes_stored_episodes,
     routes_summaries,
 )
 from backend.gateway.dependencies import document
@@ -120,6 +121,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         routes_sample,
         routes_series,
         routes_service,
+        routes_stored_episodes,
     ):
         app.include_router(module.router)
     app.include_router(dashboard_routes(FairRoute))

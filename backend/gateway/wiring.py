@@ -15,6 +15,7 @@ from backend.config import ServiceConfig
 from backend.dashboard.frontend import PACKAGED, Frontend
 from backend.fairness.fair_places import FairPlaces
 from backend.fairness.turns import Turns
+from backend.gateway.episode_index import EpisodeIndex
 from backend.gateway.event_chains import EventChains
 from backend.gateway.event_tail import EventTail
 from backend.gateway.fair_routes import in_turn, read_now
@@ -23,6 +24,7 @@ from backend.gateway.operator_key import OperatorKey
 from backend.gateway.pool_proofs import PoolProofs
 from backend.gateway.pool_proxy import PoolProxy
 from backend.gateway.run_series import RunReader
+from backend.gateway.token_texts import TokenReader
 from backend.machine_paths import MachinePaths
 from backend.processes.image_check import ImageCheck
 from backend.store.keys import KeyRights
@@ -99,6 +101,16 @@ class GatewayParts:
     def runs(self) -> RunReader:
         """Metrics and warnings of runs."""
         return RunReader()
+
+    @cached_property
+    def episode_rows(self) -> EpisodeIndex:
+        """Stored episodes in brief."""
+        return EpisodeIndex()
+
+    @cached_property
+    def token_texts(self) -> TokenReader:
+        """Tokenizers that decode stored episodes."""
+        return TokenReader(lambda model: self.catalog.renderer(self.catalog.known_as(model)).tokenizer_json)
 
     @cached_property
     def operator_key(self) -> OperatorKey:

@@ -74,6 +74,17 @@ class Images:
         for sha256 in self.missing(hashes):
             raise _no_image(sha256)
 
+    def read(self, sha256: str) -> bytes:
+        """Return an image file; it does not count as used.
+
+        Raises:
+            NotFoundError: The tenant has not sent it, or it was deleted.
+        """
+        try:
+            return self._blobs.get(sha256)
+        except BlobMissingError:
+            raise _no_image(sha256) from None
+
     def add(
         self,
         sha256: str,

@@ -16,7 +16,7 @@ from backend.store.kept_episodes import KeptEpisodes
 from backend.store.policies import policies_by_agent
 from backend.store.stored_facts import FactKind, read_facts
 from backend.store.tables import episodes
-from tinkergym.schema.certificate import CheckpointFacts, EpisodeFate
+from tinkergym.schema.certificate import CheckpointFacts, EpisodeFate, StepLedger
 
 _PAGE = 100
 """Number of ledgers read at once."""
@@ -51,6 +51,18 @@ class TenantRuns:
             if len(page) < _PAGE:
                 return
             after += _PAGE
+
+    def fates(self, job_id: str, step: int) -> list[EpisodeFate]:
+        """Return the outcomes of a recorded step's episodes; none if the step is not recorded.
+
+        Raises:
+            NotFoundError: The job does not exist or is another tenant's.
+        """
+        with self._db.read() as connection:
+            self._own(connection, job_id)
+            found = read_facts(connection, job_id, "ledger", after=step - 1, limit=1)
+        ledgers = [StepLedger.model_validate_json(body) for body in found]
+        return [fate for ledger in ledgers if ledger.step == step for fate in ledger.episodes]
 
     def checkpoint_facts(self, job_id: str) -> list[CheckpointFacts]:
         """Return the checkpoints of all the job's policies, by agent and oldest first."""
@@ -88,16 +100,25 @@ class TenantRuns:
             first_step: The first step.
             last_step: The last step; None is the newest.
         """
+        for step in self.episode_steps(job_id, kept):
+            if step >= first_step and (last_step is None or step <= last_step):
+                yield from self.episodes_of_step(job_id, kept, step)
+
+    def episode_steps(self, job_id: str, kept: KeptEpisodes) -> list[int]:
+        """Return the steps with stored episodes, in order.
+
+        Raises:
+            NotFoundError: The job does not exist or is another tenant's.
+        """
         with self._db.read() as connection:
             self._own(connection, job_id)
             query = select(episodes.c.step).where(episodes.c.job_id == job_id).distinct()
             in_rows = set(connection.scalars(query))
         # After the rows: a step moved by a running job is in its file before its rows are deleted.
-        for step in sorted(in_rows.union(kept.steps)):
-            if step >= first_step and (last_step is None or step <= last_step):
-                yield from self._of_step(job_id, kept, step)
+        return sorted(in_rows.union(kept.steps))
 
-    def _of_step(self, job_id: str, kept: KeptEpisodes, step: int) -> Iterator[bytes]:
+    def episodes_of_step(self, job_id: str, kept: KeptEpisodes, step: int) -> Iterator[bytes]:
+        """Yield the JSON of each episode of a step, for a job that is known to be the tenant's."""
         # The rows count as long as they are there. A step may move into its file after the first check.
         for look in (partial(self._rows, job_id), kept.read):
             bodies = look(step)

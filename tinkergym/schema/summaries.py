@@ -6,8 +6,10 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
+from tinkergym.schema.certificate import EpisodeFate
+from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import MOST_JOBS_LISTED, JobState
-from tinkergym.schema.model import UserSettings, WireModel
+from tinkergym.schema.model import MOST_EPISODES, UserSettings, WireModel
 
 Tag = Annotated[str, Field(min_length=1, max_length=60)]
 
@@ -105,3 +107,72 @@ class ChangedSettings(WireModel):
     """What a job's settings are apart from the defaults, nested as in its description."""
 
     changed: dict[str, JsonValue]
+
+
+class EpisodeRows(WireModel):
+    """Stored episodes in columns, newest step first: one entry per seat with a trajectory."""
+
+    step: list[int] = []
+    index: list[int] = []
+    """Number in its step; with the step it names the episode."""
+    agent: list[str] = []
+    environment: list[str] = []
+    """Its id, if the job plays several; else empty."""
+    episode_return: list[float] = []
+    stop_reason: list[str] = []
+    turns: list[int] = []
+    sampled_tokens: list[int] = []
+    completed: list[bool] = []
+    """Whether the return is valid."""
+    trained: list[bool] = []
+    """Whether the seat is one that the job trains."""
+
+
+class EpisodePage(WireModel):
+    """Some of a run's stored episodes."""
+
+    rows: EpisodeRows
+    next_before: int | None
+    """The `before` of the next page; None at the end."""
+    steps: int
+    """Steps with stored episodes that the request allows."""
+    read: int
+    """How many of them this page covers."""
+    group_size: int
+    """Episodes per group: those whose index has the same quotient by it played the same task."""
+
+
+class TokenTexts(WireModel):
+    """Each token of an agent's segments as text; that of a character with several is at its last one."""
+
+    segments: list[list[str]] | None
+    """None if the tokenizer cannot be read here; `why_not` says why."""
+    why_not: str = ""
+
+
+class GroupMember(WireModel):
+    """An episode of the same task, played from the same start."""
+
+    index: int
+    agent: str
+    episode_return: float
+    completed: bool
+    stop_reason: str
+
+
+class EpisodeView(WireModel):
+    """One stored episode, with all that is needed to read it."""
+
+    episode: EpisodeResult
+    step: int
+    index: int
+    environment: str
+    system_prompt: str
+    """As far as the job knows it; the tokens have all of the prompt."""
+    group_number: int
+    """Of its group in the step."""
+    fate: EpisodeFate | None = None
+    """What became of it in training; None if its step is not recorded."""
+    group: list[GroupMember] = Field(max_length=MOST_EPISODES)
+    texts: dict[str, TokenTexts]
+    """By agent."""

@@ -82,6 +82,11 @@ FAILED_REASONS = frozenset(
 went wrong in them."""
 
 
+def has_return(stop_reason: str, *, has_turns: bool) -> bool:
+    """Return whether an episode that ended so has a valid return; see `Trajectory.completed`."""
+    return stop_reason in (COMPLETED_REASONS if has_turns else _ENDS_WITHOUT_TURN)
+
+
 REASON_COMES_FIRST = frozenset(
     {
         StopReason.ENVIRONMENT_TIMEOUT,
@@ -236,7 +241,7 @@ class Trajectory(Record):
         an outcome without tokens to train on. An episode whose own limit came before its first completion has
         no return, which is not the same as a return of 0.
         """
-        return self.stop_reason in (COMPLETED_REASONS if self.turns else _ENDS_WITHOUT_TURN)
+        return has_return(self.stop_reason, has_turns=bool(self.turns))
 
     @property
     def failed(self) -> bool:

@@ -38,7 +38,14 @@ def every_route(client):
 def filled(path, job_id):
     digest = hashlib.sha256(job_id.encode()).hexdigest()
     return path.format(
-        job_id=job_id, policy_id=job_id, seq=1, step=1, name="manifest.json", sha256=digest, data_id=digest
+        job_id=job_id,
+        policy_id=job_id,
+        seq=1,
+        step=1,
+        episode_id="e",
+        name="manifest.json",
+        sha256=digest,
+        data_id=digest,
     )
 
 
@@ -71,6 +78,9 @@ def test_matches_inventory_with_what_the_clients_know(client):
         ("POST", "/v1/jobs/{job_id}/resume"),
         ("POST", "/v1/jobs/{job_id}/update"),
         ("GET", "/v1/jobs/summaries"),
+        ("GET", "/v1/images/{sha256}"),
+        ("GET", "/v1/jobs/{job_id}/episodes/rows"),
+        ("GET", "/v1/jobs/{job_id}/episodes/{episode_id}"),
         ("GET", "/v1/jobs/{job_id}/series"),
         ("GET", "/v1/jobs/{job_id}/settings"),
         ("GET", "/v1/jobs/{job_id}/alarms"),

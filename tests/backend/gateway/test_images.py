@@ -27,8 +27,12 @@ def test_keeps_an_image_for_its_tenant_alone(gateway, client):
     assert put(client, one).json() == {"sha256": one.sha256}
     assert put(client, one).status_code == 200
     assert missing(client, one, other) == [other.sha256]
+    shown = client.get(f"/v1/images/{one.sha256}")
+    assert (shown.content, shown.headers["content-type"]) == (one.data, "image/png")
+    assert shown.headers["x-content-type-options"] == "nosniff"
     with gateway.client("bob") as bob:
         assert missing(bob, one) == [one.sha256]
+        assert bob.get(f"/v1/images/{one.sha256}").status_code == 404
     with gateway.client("") as stranger:
         assert put(stranger, one).status_code == 401
 

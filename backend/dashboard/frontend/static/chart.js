@@ -28,7 +28,18 @@ export class Chart {
   // Lines: {label, steps, values, low?, high?, points?}; steps ascend.
   set(lines) {
     this.lines = lines.filter((line) => line.steps.length);
+    if (this.options.stacked) this.#complete();
     this.draw();
+  }
+
+  // Every line of a stack needs a value at every step: what a step does not name took nothing.
+  #complete() {
+    const steps = [...new Set(this.lines.flatMap((line) => line.steps))].sort((a, b) => a - b);
+    for (const line of this.lines) {
+      const known = new Map(line.steps.map((step, at) => [step, line.values[at]]));
+      line.values = steps.map((step) => known.get(step) ?? 0);
+      line.steps = [...steps];
+    }
   }
 
   append(label, step, value) {
@@ -154,7 +165,7 @@ export class Chart {
     pen.textBaseline = "middle";
     for (const value of ticks(low, high, 4)) {
       pen.strokeRect(LEFT, Math.round(y(value)) + 0.5, this.width - LEFT - RIGHT, 0);
-      pen.fillText(this.options.format?.(value) ?? number(value, 2), LEFT - 6, y(value));
+      pen.fillText(this.options.format?.(value) ?? number(value, high - low < 0.1 ? 4 : 2), LEFT - 6, y(value));
     }
     pen.textAlign = "center";
     pen.textBaseline = "top";

@@ -8,6 +8,9 @@ const [section, id, ...rest] = location.pathname.replace(/^\/dashboard\/?/, "").
 async function open() {
   if (!section) return (await import("./overview.js")).show(main);
   if (section === "jobs" && id && !rest.length) return (await import("./run.js")).show(main, id);
+  if (section === "jobs" && rest[0] === "episodes" && rest[1]) return (await import("./episode.js")).show(main, id, rest[1]);
+  if (section === "jobs" && rest[0] === "episodes") return (await import("./episodes.js")).show(main, id);
+  if (section === "jobs" && rest[0] === "group") return (await import("./group.js")).show(main, id, rest[1], rest[2]);
   throw new Error("There is no such page.");
 }
 

@@ -41,7 +41,7 @@ export async function show(main) {
       .filter(GROUPS[view.group][1])
       .filter((one) => words_.every((word) => searchable(one).includes(word)))
       .sort(SORTS[view.sort][1]);
-    count.textContent = shown.length === jobs.length ? `${whole(jobs.length)} jobs` : `${whole(shown.length)} of ${whole(jobs.length)} jobs`;
+    count.textContent = shown.length === jobs.length ? `${whole(jobs.length)} ${jobs.length === 1 ? "job" : "jobs"}` : `${whole(shown.length)} of ${whole(jobs.length)} jobs`;
     const focused = document.activeElement?.id;
     replace(table, shown.length ? shown.slice(0, 500).map((one) => row(one, draw)) : emptyRow());
     if (focused) document.getElementById(focused)?.focus();
@@ -89,7 +89,7 @@ export async function show(main) {
       h("label", null, h("input", { type: "checkbox", onchange: (event) => { view.archived = event.target.checked; draw(); } }), " archived"),
       compare, count),
     h("div", { class: "scroll" }, h("table", { class: "jobs" },
-      h("thead", null, h("tr", null, ["", "Job", "State", "Progress", "Reward", "Time left", "Trains", "Changed"].map((name) => h("th", { scope: "col" }, name)))),
+      h("thead", null, h("tr", null, ["", "Job", "State", "Progress", "Reward", "Time left", "Trains", "Changed"].map((name) => h("th", { scope: "col", class: ["Reward", "Time left"].includes(name) ? "number" : "" }, name)))),
       table)),
     more, pools);
   await refresh();
@@ -162,7 +162,7 @@ async function showModels(section) {
   const running = (name) => jobs.filter((one) => one.model === name && ["starting", "running"].includes(one.state)).length;
   fill(section, h("h2", null, "Models"),
     h("table", null,
-      h("thead", null, h("tr", null, ["Model", "Parameters", "Context", "Loaded", "Jobs"].map((name) => h("th", { scope: "col" }, name)))),
+      h("thead", null, h("tr", null, ["Model", "Parameters", "Context", "Loaded", "Running jobs"].map((name) => h("th", { scope: "col", class: ["Model", "Loaded"].includes(name) ? "" : "number" }, name)))),
       h("tbody", null, models.map((model) => h("tr", null,
         h("td", null, model.name, h("div", { class: "quiet small" }, model.description)),
         h("td", { class: "number" }, number(model.parameters, 1)),

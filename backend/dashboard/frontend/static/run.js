@@ -142,7 +142,8 @@ async function drawCharts(jobId, series, onpick) {
 
 // A metric's name without what all names of its chart begin with.
 function short(name, names) {
-  const prefix = names.length > 1 && names.every((one) => one.startsWith(name.slice(0, name.indexOf("/") + 1))) ? name.indexOf("/") + 1 : 0;
+  const grouped = names.length > 1 || /^(stop|env|time)\//.test(name);
+  const prefix = grouped && names.every((one) => one.startsWith(name.slice(0, name.indexOf("/") + 1))) ? name.indexOf("/") + 1 : 0;
   return words(name.slice(prefix));
 }
 

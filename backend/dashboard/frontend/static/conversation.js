@@ -1,0 +1,59 @@
+// What was said in an episode, whole: thoughts, tool calls and their outputs, images in place.
+
+import { h } from "./dom.js";
+import { whole } from "./format.js";
+
+const LONG = 6000;
+
+// A long text is folded, and says how much of it is not shown.
+export function long(text, className = "") {
+  const box = h("div", { class: `said ${className}` });
+  if (text.length <= LONG) return append(box, text);
+  append(box, text.slice(0, LONG));
+  const more = h("button", { type: "button", class: "plain show-all", onclick: () => { more.remove(); box.replaceChildren(); append(box, text); } }, `Show all (${whole(text.length - LONG)} more characters)`);
+  box.append(more);
+  return box;
+}
+
+const append = (box, text) => { box.append(document.createTextNode(text)); return box; };
+
+export function image(sha256) {
+  const picture = h("img", { src: `/v1/images/${sha256}`, alt: `image ${sha256.slice(0, 12)}`, loading: "lazy" });
+  picture.addEventListener("error", () => picture.replaceWith(h("span", { class: "quiet" }, `[image ${sha256.slice(0, 12)} is no longer stored]`)));
+  return picture;
+}
+
+// Content is a string, or typed parts.
+export function content(value) {
+  if (typeof value === "string") return value ? thoughts(value) : [h("span", { class: "quiet" }, "(nothing)")];
+  return value.map((part) => {
+    if (part.type === "text") return thoughts(part.text);
+    if (part.type === "image") return image(part.sha256);
+    if (part.type === "tool_call") return h("div", { class: "tool" }, h("b", null, `calls ${part.name}`), long(indented(part.arguments), "mono"));
+    if (part.type === "tool_result") return h("div", { class: "tool" }, h("b", null, "tool returned"), long(part.text, "mono"));
+    return long(JSON.stringify(part));
+  });
+}
+
+function indented(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 1);
+  } catch {
+    return text;
+  }
+}
+
+// Thoughts and calls that the policy wrote as text, apart from the rest of it.
+function thoughts(text) {
+  const marked = /<think>([\s\S]*?)(?:<\/think>|$)|<tool_call>([\s\S]*?)(?:<\/tool_call>|$)/g;
+  const found = [];
+  let at = 0;
+  for (const match of text.matchAll(marked)) {
+    if (match.index > at) found.push(long(text.slice(at, match.index)));
+    if (match[1] !== undefined) found.push(h("div", { class: "thought" }, h("b", null, "thinks"), long(match[1].trim())));
+    else found.push(h("div", { class: "tool" }, h("b", null, "calls a tool"), long(match[2].trim(), "mono")));
+    at = match.index + match[0].length;
+  }
+  if (at < text.length) found.push(long(text.slice(at)));
+  return found;
+}

@@ -1,0 +1,196 @@
+// One episode: what was said beside the tokens that were it, turn by turn; colors say what each token is.
+
+import { get, job } from "./api.js";
+import { content, image, long } from "./conversation.js";
+import { fill, h, replace, toast } from "./dom.js";
+import { number, whole, words } from "./format.js";
+
+const MODES = {
+  source: "who wrote it, and what is trained on",
+  surprise: "surprise: how unlikely the policy found its own token",
+  reward: "reward of the turn",
+  advantage: "return minus the mean of its group",
+};
+const LEVELS = 8;
+
+export async function show(main, jobId, episodeId) {
+  const view = await get(job(jobId, `/episodes/${encodeURIComponent(episodeId)}`));
+  const path = `/dashboard/jobs/${encodeURIComponent(jobId)}`;
+  const seats = view.episode.trajectories;
+  let mode = "source";
+  document.title = `Episode ${view.step}:${view.index} · tinkergym`;
+  const inspect = h("div", { class: "inspect mono", role: "status" }, "Point at a token, or click it, to read its id and logprob.");
+  const axes = seats.map((seat) => new Axis(seat, view, inspect));
+  const legend = h("span", { class: "small" });
+  const paint = () => { for (const axis of axes) axis.paint(mode); replace(legend, keys(mode)); };
+  const sibling = (index) => `${path}/episodes/${encodeURIComponent(`${jobId}:${view.step}:${index}`)}`;
+  const group = [...new Map(view.group.map((one) => [one.index, one])).values()];
+
+  replace(main,
+    h("div", { class: "heading" }, h("h1", null, `Episode ${view.step}:${view.index}`),
+      h("div", { class: "buttons" }, h("a", { class: "button", href: `${path}/episodes?from=${view.step}&to=${view.step}` }, "Episodes of this step"),
+        h("a", { class: "button", href: path }, "The run"), h("button", { type: "button", onclick: () => exported(main, view, axes) }, "Export as one file"))),
+    h("p", { class: "quiet" }, view.episode.episode_id, " · ", view.environment),
+    facts(view, seats),
+    group.length > 1 ? h("nav", { class: "group", "aria-label": "Group" }, h("span", { class: "small quiet" }, "Same task: "), group.map((one) =>
+      h("a", { href: sibling(one.index), "aria-current": one.index === view.index ? "page" : null, class: "button small" }, one.completed ? number(one.episode_return) : words(one.stop_reason))),
+      h("a", { class: "small", href: `${path}/group/${view.step}/${view.group_number}` }, "side by side")) : null,
+    seats.some((seat) => seat.error) ? seats.filter((seat) => seat.error).map((seat) => h("details", { open: true, class: "problem" }, h("summary", null, `${seat.agent} failed: ${words(seat.stop_reason)}`), h("pre", { class: "said" }, seat.error))) : null,
+    view.system_prompt ? h("details", null, h("summary", null, "System prompt"), long(view.system_prompt)) : null,
+    h("div", { class: "toolbar sticky" }, h("label", null, "Color tokens by ", h("select", { onchange: (event) => { mode = event.target.value; paint(); } }, Object.entries(MODES).map(([key, label]) => h("option", { value: key }, label)))), legend, inspect),
+    h("div", { class: seats.length > 1 ? "seats" : "" }, axes.map((axis) => axis.element)));
+  paint();
+  if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
+}
+
+function facts(view, seats) {
+  const fate = view.fate;
+  const trained = fate ? (fate.fate === "trained" ? `trained on ${whole(fate.trained_tokens)} tokens` : `${fate.fate}: ${words(fate.why)}`) : "step not recorded yet";
+  const exact = fate && fate.trained_tokens ? `${whole(fate.matched_tokens)} of ${whole(fate.trained_tokens)} as sampled` : null;
+  const shown = [["In training", trained], ["Tokens exact", exact], ["Retries", fate?.retries || null], ["Seed", seats[0].seed], ["Task", seats[0].task_index],
+    ...seats.flatMap((seat) => [[seats.length > 1 ? `Return of ${seat.agent}` : "Return", `${number(total(seat))}, ${words(seat.stop_reason)}`]])];
+  return h("dl", { class: "facts" }, shown.filter(([, value]) => value !== null && value !== undefined).map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
+}
+
+const total = (seat) => seat.turns.reduce((sum, turn) => sum + turn.reward, seat.early_reward);
+
+function keys(mode) {
+  const key = (name, text) => [h("span", { class: `token ${name}` }, " a "), ` ${text}  `];
+  if (mode === "source") return [key("sampled", "sampled and trained on"), key("masked", "sampled, not trained on"), key("given", "from the environment and the template")];
+  if (mode === "surprise") return [key("l0", "certain"), key("l4", "1 in 50"), key("l7", "1 in 3,000 or less")];
+  return [key("n6", "below 0"), key("l0", "0"), key("p6", "above 0")];
+}
+
+// One seat: its turns, each with what was said on the left and its tokens on the right.
+class Axis {
+  constructor(seat, view, inspect) {
+    this.seat = seat;
+    this.texts = view.texts[seat.agent];
+    const own = view.group.filter((one) => one.agent === seat.agent && one.completed);
+    this.advantage = own.length > 1 ? total(seat) - own.reduce((sum, one) => sum + one.episode_return, 0) / own.length : null;
+    this.spans = [];
+    this.lazy = new Map();
+    this.observer = new IntersectionObserver((entries) => entries.filter((one) => one.isIntersecting).forEach((one) => this.#write(one.target)), { rootMargin: "800px" });
+    this.element = h("section", { class: "axis" },
+      h("h2", null, seat.agent, seat.trained ? null : h("span", { class: "badge" }, "not trained")),
+      seat.turns.map((turn, number_) => this.#turn(turn, number_)), this.#end());
+    this.element.addEventListener("pointerover", (event) => this.#tell(event.target, inspect));
+    this.element.addEventListener("click", (event) => this.#tell(event.target, inspect));
+  }
+
+  #turn(turn, at) {
+    const before = this.seat.turns[at - 1];
+    const from = before && before.segment === turn.segment ? before.end : 0;
+    const id = `${this.seat.agent}-turn-${at + 1}`;
+    const chips = Object.entries(turn.metrics).map(([name, value]) => h("span", { class: "tag" }, `${name} ${number(value)}`));
+    return h("article", { class: "turn", id },
+      h("div", { class: "turn-head small" }, h("a", { href: `#${id}` }, `Turn ${at + 1}`), turn.move ? ` · move ${turn.move}` : "", ` · version ${turn.policy_version}`,
+        turn.finish_reason === "length" ? h("span", { class: "alarm" }, " ⚠ cut by a limit") : "", turn.void ? h("span", { class: "alarm" }, " ⚠ had no effect") : "",
+        h("b", { class: turn.reward < 0 ? "bad" : turn.reward > 0 ? "good" : "" }, ` reward ${number(turn.reward)} `), chips),
+      h("div", { class: "sides" },
+        h("div", { class: "speech" }, h("div", { class: "observation" }, content(turn.observation)), h("div", { class: "action" }, content(turn.action))),
+        this.#tokens(turn.segment, from, turn.end, turn)));
+  }
+
+  // The tokens after the last turn, and what the environment showed at the end.
+  #end() {
+    const last = this.seat.turns.at(-1);
+    const rest = last ? this.seat.segments[last.segment].token_ids.length > last.end : this.seat.segments.length > 0;
+    if (!this.seat.final_observation.length && !rest) return null;
+    return h("article", { class: "turn" }, h("div", { class: "turn-head small" }, "The end"), h("div", { class: "sides" },
+      h("div", { class: "speech" }, h("div", { class: "observation" }, content(this.seat.final_observation))),
+      rest ? this.#tokens(last?.segment ?? 0, last?.end ?? 0, this.seat.segments[last?.segment ?? 0].token_ids.length, null) : h("div", { class: "quiet small" }, "It is not part of any prompt: there are no tokens.")));
+  }
+
+  #tokens(segment, from, to, turn) {
+    const box = h("div", { class: "tokens" });
+    box.style.setProperty("min-height", `${Math.min(400, 4 + (to - from) / 3)}px`);
+    if (!this.texts.segments) return fill(box, h("p", { class: "quiet" }, `The tokens cannot be shown as text: ${this.texts.why_not}`));
+    this.lazy.set(box, { segment, from, to, turn });
+    this.observer.observe(box);
+    return box;
+  }
+
+  #write(box) {
+    const part = this.lazy.get(box);
+    if (!part) return;
+    this.lazy.delete(box);
+    this.observer.unobserve(box);
+    const { token_ids, loss_mask, images } = this.seat.segments[part.segment], texts = this.texts.segments[part.segment];
+    const spans = [];
+    for (let at = part.from; at < part.to; ) {
+      const picture = images.find((one) => one.start <= at && at < one.end);
+      if (picture) {
+        box.append(h("span", { class: "token given" }, `[${picture.end - at} image tokens]`), image(picture.sha256));
+        at = picture.end;
+        continue;
+      }
+      let end = at + 1;
+      // Tokens that nobody sampled differ in nothing: one element for all of them.
+      if (!loss_mask[at]) while (end < part.to && !loss_mask[end] && !images.some((one) => one.start === end)) end += 1;
+      const span = h("span", { class: "token", "data-at": at, "data-segment": part.segment }, texts.slice(at, end).join("") || "·");
+      spans.push({ span, at, segment: part.segment, sampled: loss_mask[at], turn: part.turn, ids: token_ids.slice(at, end) });
+      box.append(span);
+      at = end;
+    }
+    this.spans.push(...spans);
+    for (const one of spans) one.span.className = `token ${this.#level(one)}`;
+  }
+
+  writeAll() {
+    for (const box of [...this.lazy.keys()]) this.#write(box);
+  }
+
+  paint(mode) {
+    this.mode = mode;
+    for (const one of this.spans) one.span.className = `token ${this.#level(one)}`;
+  }
+
+  #level(one) {
+    if (!one.sampled) return "given";
+    if (this.mode === "source") return this.seat.trained && !one.turn?.void ? "sampled" : "masked";
+    if (this.mode === "surprise") return `l${Math.min(LEVELS - 1, Math.floor(-this.seat.segments[one.segment].sampling_logprobs[one.at]))}`;
+    const value = this.mode === "reward" ? one.turn?.reward ?? 0 : this.advantage ?? 0;
+    const level = Math.min(LEVELS - 1, Math.ceil(Math.abs(value) * (LEVELS - 2)));
+    return value === 0 ? "l0" : `${value < 0 ? "n" : "p"}${level}`;
+  }
+
+  #tell(target, inspect) {
+    const at = target.dataset?.at;
+    if (at === undefined) return;
+    const segment = this.seat.segments[target.dataset.segment], logprob = segment.sampling_logprobs[at];
+    const said = JSON.stringify(target.textContent.slice(0, 60));
+    inspect.textContent = logprob === null
+      ? `from position ${at}: ${said}, given to the policy`
+      : `position ${at}, id ${segment.token_ids[at]}: ${said}, logprob ${number(logprob, 4)}, probability ${number(Math.exp(logprob), 4)}${this.advantage === null ? "" : `, to its group ${number(this.advantage)}`}`;
+  }
+}
+
+// The page as one file that needs nothing else: images inside, no script, nothing from anywhere.
+async function exported(main, view, axes) {
+  for (const axis of axes) axis.writeAll();
+  const copy = main.cloneNode(true);
+  const pictures = [...main.querySelectorAll("img")];
+  const data = await Promise.all(pictures.map((one) => fetch(one.src).then((answer) => answer.blob()).then(dataUrl).catch(() => "")));
+  [...copy.querySelectorAll("img")].forEach((one, at) => { one.removeAttribute("loading"); one.setAttribute("src", data[at]); });
+  for (const all of copy.querySelectorAll(".show-all")) all.textContent = "[folded: open it before exporting to have all of it]";
+  for (const one of copy.querySelectorAll("button:not(.show-all), select, .inspect")) one.remove();
+  for (const link of copy.querySelectorAll("a")) if (!link.getAttribute("href").startsWith("#")) link.replaceWith(...link.childNodes);
+  const page = document.implementation.createHTMLDocument(`Episode ${view.episode.episode_id}`);
+  const style = await (await fetch("/dashboard/static/style.css")).text();
+  fill(page.head, h("meta", { charset: "utf-8" }), h("meta", { "http-equiv": "Content-Security-Policy", content: "default-src 'none'; style-src 'unsafe-inline'; img-src data:" }), h("style", null, style));
+  page.body.append(copy);
+  const text = `<!doctype html>\n${new XMLSerializer().serializeToString(page.documentElement)}`;
+  const link = h("a", { href: URL.createObjectURL(new Blob([text], { type: "text/html" })), download: `episode-${view.step}-${view.index}.html` });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  toast("Exported: one file with everything that this page shows.");
+}
+
+function dataUrl(blob) {
+  return new Promise((resolve) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.readAsDataURL(blob);
+  });
+}

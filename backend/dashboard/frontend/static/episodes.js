@@ -1,0 +1,163 @@
+// A run's episodes: as many as there are, read page by page, filtered here; only the rows in sight are elements.
+
+import { get, job } from "./api.js";
+import { h, problem, replace } from "./dom.js";
+import { number, whole, words } from "./format.js";
+
+const ROW = 34;
+const BINS = 24;
+const COLUMNS = [
+  ["step", "Step"], ["index", "Episode"], ["group", "Group"], ["agent", "Agent"], ["episode_return", "Return"], ["difference", "To its group"],
+  ["stop_reason", "Ended by"], ["turns", "Turns"], ["sampled_tokens", "Tokens"], ["environment", "Environment"],
+];
+const TEXT = new Set(["agent", "stop_reason", "environment"]);
+
+export async function show(main, jobId) {
+  const asked = new URLSearchParams(location.search);
+  const filter = {
+    from: asked.get("from") ?? "", to: asked.get("to") ?? "", low: asked.get("low") ?? "", high: asked.get("high") ?? "", reason: asked.get("reason") ?? "",
+    agent: asked.get("agent") ?? "", environment: asked.get("environment") ?? "", turns: asked.get("turns") ?? "", tokens: asked.get("tokens") ?? "",
+    failed: asked.get("failed") === "1", seats: asked.get("seats") === "all", text: asked.get("text") ?? "",
+  };
+  const path = `/dashboard/jobs/${encodeURIComponent(jobId)}`;
+  let rows = [], shown = [], order = ["step", -1], reading = 0;
+  document.title = `Episodes of ${jobId} · tinkergym`;
+
+  const status = h("span", { class: "quiet", role: "status" }), trouble = h("div"), chart = h("div", { class: "bins", role: "group", "aria-label": "Histogram of returns; each bar filters" });
+  const body = h("div", { class: "rows" }), scroller = h("div", { class: "virtual", tabindex: 0, "aria-label": "Episodes", onscroll: () => requestAnimationFrame(paint) }, body);
+  const reasons = h("select", { onchange: (event) => change("reason", event.target.value) }), agents = h("select", { onchange: (event) => change("agent", event.target.value) });
+  const environments = h("select", { onchange: (event) => change("environment", event.target.value) });
+
+  const field = (name, label, size = 6) => h("label", null, `${label} `, h("input", { size, inputmode: "decimal", value: filter[name], oninput: (event) => change(name, event.target.value) }));
+  const search = h("input", { type: "search", placeholder: "Text in observations, answers, errors", "aria-label": "Text", value: filter.text });
+  const check = (name, label) => h("label", null, h("input", { type: "checkbox", checked: filter[name], onchange: (event) => change(name, event.target.checked) }), ` ${label}`);
+  const opponents = check("seats", "opponents' seats too");
+  replace(main,
+    h("div", { class: "heading" }, h("h1", null, "Episodes"), h("a", { class: "button", href: path }, "Back to the run")), h("p", { class: "quiet" }, jobId),
+    h("form", { class: "toolbar", role: "search", onsubmit: (event) => { event.preventDefault(); filter.text = search.value.trim(); remember(); read(); } }, search, h("button", { type: "submit" }, "Search texts"), status),
+    h("div", { class: "toolbar" }, field("from", "Steps"), field("to", "to"), field("low", "Return"), field("high", "to"), h("label", null, "Ended by ", reasons), h("label", null, "Agent ", agents),
+      h("label", null, "Environment ", environments), field("turns", "At least", 4), h("span", null, "turns"), field("tokens", "and", 5), h("span", null, "tokens"),
+      check("failed", "failed only"), opponents,
+      h("button", { type: "button", onclick: () => location.assign(`${path}/episodes`) }, "Clear")),
+    chart, trouble,
+    h("div", { class: "virtual-head", role: "row" }, COLUMNS.map(([name, label]) => h("button", { type: "button", class: `plain c-${name}`, onclick: () => { order = [name, order[0] === name ? -order[1] : -1]; draw(); } }, label))),
+    scroller, h("p", { class: "quiet small" }, "To its group: the return minus the mean of the episodes of the same task, which is what most algorithms learn from."));
+
+  function change(name, value) {
+    filter[name] = value;
+    remember();
+    draw();
+  }
+
+  function remember() {
+    const kept = Object.entries(filter).filter(([, value]) => value !== "" && value !== false).map(([name, value]) => [name, name === "seats" ? "all" : value === true ? "1" : value]);
+    history.replaceState(null, "", `?${new URLSearchParams(kept)}`);
+  }
+
+  async function read() {
+    const mine = ++reading;
+    rows = [];
+    // Only what a link asks for: the failures of one step need not wait for all others.
+    let before = filter.to === "" ? null : Number(filter.to) + 1, done = 0, total = null;
+    try {
+      do {
+        const query = new URLSearchParams({ limit: rows.length ? 5000 : 500, first_step: Number(filter.from) || 0, text: filter.text, ...(before === null ? {} : { before }) });
+        const page = await get(job(jobId, `/episodes/rows?${query}`));
+        if (mine !== reading) return;
+        total ??= page.steps;
+        done += page.read;
+        rows.push(...spread(page));
+        before = page.next_before;
+        status.textContent = before === null ? `${whole(rows.length)} read` : `reading: ${whole(done)} of ${whole(total)} steps`;
+        draw();
+      } while (before !== null);
+    } catch (error) {
+      replace(trouble, problem(error));
+    }
+  }
+
+  function draw() {
+    const [low, high, from, to] = [filter.low, filter.high, filter.from, filter.to].map((one) => (one === "" ? null : Number(one)));
+    const seats = rows.filter((row) => filter.seats || row.trained);
+    const most = seats.filter((row) => (!filter.reason || row.stop_reason === filter.reason) && (!filter.agent || row.agent === filter.agent)
+      && (!filter.environment || row.environment === filter.environment) && (from === null || row.step >= from) && (to === null || row.step <= to)
+      && row.turns >= Number(filter.turns) && row.sampled_tokens >= Number(filter.tokens) && (!filter.failed || !row.completed));
+    shown = most.filter((row) => (low === null || row.episode_return >= low) && (high === null || row.episode_return <= high));
+    const [name, way] = order;
+    shown.sort((a, b) => way * (TEXT.has(name) ? a[name].localeCompare(b[name]) : a[name] - b[name]) || a.index - b.index);
+    choices(reasons, seats, "stop_reason", filter.reason);
+    choices(agents, seats, "agent", filter.agent);
+    choices(environments, seats, "environment", filter.environment);
+    main.classList.toggle("one-environment", environments.parentNode.hidden);
+    opponents.hidden = seats.length === rows.length && !filter.seats;
+    histogram(most);
+    body.style.setProperty("height", `${Math.max(1, shown.length) * ROW}px`);
+    paint();
+  }
+
+  function paint() {
+    const first = Math.max(0, Math.floor(scroller.scrollTop / ROW) - 10);
+    const some = shown.slice(first, first + Math.ceil(scroller.clientHeight / ROW) + 20);
+    replace(body, some.length ? some.map((row, at) => line(row, first + at)) : h("p", { class: "quiet empty" }, rows.length ? "No episode matches." : "No stored episodes yet."));
+  }
+
+  function line(row, at) {
+    const id = `${jobId}:${row.step}:${row.index}`;
+    const element = h("div", { class: `virtual-row${row.completed ? "" : " failed"}`, "aria-posinset": at + 1, "aria-setsize": shown.length },
+      h("span", { class: "c-step number" }, whole(row.step)),
+      h("a", { class: "c-index", href: `${path}/episodes/${encodeURIComponent(id)}` }, `${row.step}:${row.index}`),
+      h("a", { class: "c-group number", href: `${path}/group/${row.step}/${row.group}` }, row.group),
+      h("span", { class: "c-agent" }, row.agent), h("span", { class: "c-episode_return number" }, row.completed ? number(row.episode_return) : "–"),
+      h("span", { class: "c-difference number" }, row.completed ? `${row.difference > 0 ? "+" : ""}${number(row.difference)}` : "–"),
+      h("span", { class: "c-stop_reason" }, words(row.stop_reason)), h("span", { class: "c-turns number" }, row.turns), h("span", { class: "c-sampled_tokens number" }, whole(row.sampled_tokens)),
+      h("span", { class: "c-environment" }, row.environment));
+    element.style.setProperty("top", `${at * ROW}px`);
+    return element;
+  }
+
+  function histogram(some) {
+    const values = some.filter((row) => row.completed).map((row) => row.episode_return);
+    if (!values.length) return replace(chart);
+    let low = Infinity, high = -Infinity;
+    for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
+    const width = (high - low) / BINS || 1, counts = new Array(high > low ? BINS : 1).fill(0);
+    for (const value of values) counts[Math.min(counts.length - 1, Math.floor((value - low) / width))] += 1;
+    const most = Math.max(...counts);
+    replace(chart, h("span", { class: "small quiet" }, number(low)), counts.map((count, bin) => {
+      const from = low + bin * width, to = bin === counts.length - 1 ? high : from + width;
+      const text = `${whole(count)} episodes with a return from ${number(from)} to ${number(to)}`;
+      return h("button", { type: "button", title: text, "aria-label": text, disabled: !count, vars: { "--height": `${count ? 4 + (66 * count) / most : 0}px` },
+        onclick: () => { filter.low = String(from); filter.high = String(to); remember(); draw(); replace(status, `return from ${number(from)} to ${number(to)} `, h("button", { type: "button", class: "plain", onclick: () => { filter.low = filter.high = ""; remember(); draw(); status.textContent = ""; } }, "all returns")); } });
+    }), h("span", { class: "small quiet" }, number(high)));
+  }
+
+  remember();
+  await read();
+}
+
+function choices(select, rows, name, chosen) {
+  const found = new Set(rows.map((row) => row[name]).filter(Boolean));
+  if (chosen) found.add(chosen);
+  select.parentNode.hidden = found.size < 2;
+  replace(select, h("option", { value: "" }, "any"), [...found].sort().map((one) => h("option", { value: one, selected: one === chosen }, words(one))));
+}
+
+// Columns as rows, each with the difference to the mean of its group.
+function spread(page) {
+  const columns = page.rows, found = [];
+  const groups = new Map();
+  for (let at = 0; at < columns.step.length; at += 1) {
+    const row = { group: Math.floor(columns.index[at] / page.group_size), difference: 0 };
+    for (const name of Object.keys(columns)) row[name] = columns[name][at];
+    found.push(row);
+    if (!row.completed || !row.trained) continue;
+    const key = `${row.step} ${row.group} ${row.agent}`;
+    const known = groups.get(key) ?? [0, 0];
+    groups.set(key, [known[0] + row.episode_return, known[1] + 1]);
+  }
+  for (const row of found) {
+    const [sum, count] = groups.get(`${row.step} ${row.group} ${row.agent}`) ?? [row.episode_return, 1];
+    row.difference = row.episode_return - sum / count;
+  }
+  return found;
+}

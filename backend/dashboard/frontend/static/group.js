@@ -1,0 +1,38 @@
+// The episodes of one task side by side: what was said, and what each earned.
+
+import { get, job } from "./api.js";
+import { content } from "./conversation.js";
+import { h, problem, replace } from "./dom.js";
+import { number, whole, words } from "./format.js";
+
+const MOST = 16;
+
+export async function show(main, jobId, step, group) {
+  const path = `/dashboard/jobs/${encodeURIComponent(jobId)}`;
+  const { group_size: size } = await get(job(jobId, `/episodes/rows?limit=1&first_step=${step}&before=${Number(step) + 1}`));
+  document.title = `Group ${group} of step ${step} · tinkergym`;
+  const columns = h("div", { class: "members" });
+  replace(main, h("div", { class: "heading" }, h("h1", null, `Step ${step}, group ${group}`), h("a", { class: "button", href: `${path}/episodes?from=${step}&to=${step}` }, "Episodes of this step")),
+    h("p", { class: "quiet" }, `${size} episodes of the same task${size > MOST ? `; the first ${MOST} are shown` : ""}.`), columns);
+  const ids = [...Array(Math.min(size, MOST)).keys()].map((member) => `${jobId}:${step}:${group * size + member}`);
+  await Promise.all(ids.map(async (id) => {
+    const column = h("section", { class: "panel member" }, h("p", { class: "quiet" }, "Loading…"));
+    columns.append(column);
+    try {
+      const view = await get(job(jobId, `/episodes/${encodeURIComponent(id)}`));
+      replace(column, h("h2", null, h("a", { href: `${path}/episodes/${encodeURIComponent(id)}` }, `Episode ${view.step}:${view.index}`)), view.episode.trajectories.map(seat));
+    } catch (error) {
+      replace(column, problem(error));
+    }
+  }));
+}
+
+function seat(one) {
+  const earned = one.turns.reduce((sum, turn) => sum + turn.reward, one.early_reward);
+  return h("div", null,
+    h("p", null, h("b", null, number(earned)), ` ${one.agent}, ${words(one.stop_reason)}, ${whole(one.turns.length)} turns`),
+    one.error ? h("pre", { class: "problem" }, one.error) : null,
+    one.turns.map((turn) => h("div", { class: "turn" }, h("div", { class: "observation" }, content(turn.observation)), h("div", { class: "action" }, content(turn.action)),
+      h("div", { class: "small quiet" }, `reward ${number(turn.reward)} `, Object.entries(turn.metrics).map(([name, value]) => h("span", { class: "tag" }, `${name} ${number(value)}`))))),
+    one.final_observation.length ? h("div", { class: "observation" }, content(one.final_observation)) : null);
+}

@@ -1,0 +1,121 @@
+"""Stored episodes in brief: each step's are read once and remembered, as recorded ones never change."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from pydantic_core import from_json
+
+from tinkergym.basics.bounded_dict import BoundedDict
+from tinkergym.schema.ids import EpisodeId
+from tinkergym.schema.summaries import EpisodeRows
+from tinkergym.trajectory.trajectory import has_return
+
+_MOST_ROWS = 400_000
+"""Of all runs together, about 150 bytes each."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRow:
+    """One seat of an episode."""
+
+    index: int
+    agent: str
+    episode_return: float
+    stop_reason: str
+    turns: int
+    sampled_tokens: int
+    completed: bool
+    trained: bool
+
+
+class EpisodeIndex:
+    """Steps that were asked for lately. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: BoundedDict[tuple[str, int], tuple[EpisodeRow, ...]] = BoundedDict(
+            _MOST_ROWS, size=lambda rows: len(rows) + 1
+        )
+
+    def of_step(
+        self, job_id: str, step: int, read: Callable[[], Iterable[bytes]], *, is_recorded: bool
+    ) -> tuple[EpisodeRow, ...]:
+        """Return the rows of a step in order of their episodes.
+
+        Args:
+            job_id: Of the job.
+            step: The step.
+            read: Returns the step's episodes as JSON.
+            is_recorded: Whether no episode can be added any more.
+        """
+        key = job_id, step
+        with self._lock:
+            known = self._known.get(key)
+        if known is not None:
+            return known
+        found = (row for body in read() for row in rows_of(body))
+        rows = tuple(sorted(found, key=lambda row: (row.index, row.agent)))
+        if is_recorded:
+            with self._lock:
+                self._known[key] = rows
+        return rows
+
+
+def rows_of(body: bytes) -> Iterator[EpisodeRow]:
+    """Yield a row for each seat of a stored episode."""
+    result = from_json(body)
+    found = EpisodeId.find(result["episode_id"])
+    # Not as an `EpisodeResult`: checking every token takes ten times as long.
+    for one in result["trajectories"]:
+        turns = one["turns"]
+        yield EpisodeRow(
+            index=-1 if found is None else found.index,
+            agent=one["agent"],
+            episode_return=sum(turn["reward"] for turn in turns) + one["early_reward"],
+            stop_reason=one["stop_reason"],
+            turns=len(turns),
+            sampled_tokens=sum(turn["end"] - turn["start"] for turn in turns),
+            completed=has_return(one["stop_reason"], has_turns=bool(turns)),
+            trained=one["trained"],
+        )
+
+
+def says(body: bytes, text: str) -> bool:
+    """Whether an observation, an action or an error of a stored episode has this text, in any case."""
+    wanted = text.casefold()
+    result = from_json(body)
+    for one in result["trajectories"]:
+        told = [one["error"], one["final_observation"]]
+        told += [content for turn in one["turns"] for content in (turn["observation"], turn["action"])]
+        if any(wanted in words.casefold() for content in told for words in _words(content)):
+            return True
+    return False
+
+
+def _words(content: object) -> Iterator[str]:
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, list):
+        for part in content:
+            yield from (str(part[name]) for name in ("text", "name", "arguments") if name in part)
+
+
+class RowPage:
+    """Collects rows as columns."""
+
+    def __init__(self) -> None:
+        self.rows = EpisodeRows()
+
+    def __len__(self) -> int:
+        return len(self.rows.step)
+
+    def add(self, step: int, row: EpisodeRow, environment: str) -> None:
+        """Add a row."""
+        to = self.rows
+        to.step.append(step)
+        to.environment.append(environment)
+        for name in EpisodeRow.__slots__:
+            getattr(to, name).append(getattr(row, name))
