@@ -38,6 +38,7 @@ _APART = MOST_EPISODES + MOST_SEATS
 _LOST = "evaluation_lost"
 """The warning about an evaluation that cannot be repeated."""
 _OVERLAPS = "evaluation_overlaps"
+_DRAWN = "evaluation_draws_tasks"
 """The warning about tasks that are both trained on and evaluated."""
 _OWN = "evaluated"
 """The player of the evaluated seat."""
@@ -92,23 +93,43 @@ class Evaluations:
         context.boards.step_recorded(self._board, 0)
         self._keep_checkpoints()
         self._warn_of_overlap()
+        self._warn_of_draws()
 
     def _warn_of_overlap(self) -> None:
         """Say once which evaluations play tasks that the job also trains on."""
-        context = self._context
         told = [
             f"{known.trained_on} of the {known.tasks} tasks of {name}"
-            for name, known in context.spec.evaluated_tasks.items()
+            for name, known in self._context.spec.evaluated_tasks.items()
             if known.trained_on
         ]
-        if told and 0 not in context.store.warned_steps(context.job_id, _OVERLAPS):
-            warning = WarningEvent(
-                name=_OVERLAPS,
-                message=f"{', '.join(told)} are also training tasks, so its returns, and the version that is "
+        if told:
+            self._warn_once(
+                _OVERLAPS,
+                f"{', '.join(told)} are also training tasks, so its returns, and the version that is "
                 f"@best by them, are not held out: name another split= in EvaluateEvery",
-                step=0,
             )
-            context.store.append_event(context.lease, warning)
+
+    def _warn_of_draws(self) -> None:
+        """Say once which evaluations name a split and cannot play each of its tasks once."""
+        spec = self._context.spec
+        names = [spec.name_of(one) for one in self._wanted]
+        told = [
+            name
+            for one, name in zip(self._wanted, names, strict=True)
+            if name not in spec.evaluated_tasks and one.draws_from_split(0)
+        ]
+        if told:
+            self._warn_once(
+                _DRAWN,
+                f"{', '.join(told)} names a split, but its tasks cannot be counted (it draws from several "
+                "sources, from none, or on an environment server): episodes draw tasks by seed, so some may "
+                "be played twice and some never",
+            )
+
+    def _warn_once(self, name: str, message: str) -> None:
+        context = self._context
+        if 0 not in context.store.warned_steps(context.job_id, name):
+            context.store.append_event(context.lease, WarningEvent(name=name, message=message, step=0))
 
     def end_at(self, step: int) -> None:
         """Treat a step as the job's last, after an early stop."""
@@ -210,6 +231,7 @@ class Evaluations:
             metrics=environment_metrics(counted),
             tasks=known.tasks if known else None,
             overlap=known.overlap if known else None,
+            drawn=wanted.draws_from_split(known.tasks if known else 0),
         )
         decided_by = context.spec.best_decided_by(agent)
         if decided_by is not None and decided_by[0] == name and _is_best(event, before, decided_by[1]):

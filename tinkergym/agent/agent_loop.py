@@ -112,6 +112,7 @@ class AgentLoop:
         self._answer: tuple[Span, Completion, Content] | None = None
         """The last completion, until it is part of a turn."""
         self._early_reward = 0.0
+        self._variables: dict[str, Any] = {}
         self._terminated = self._truncated = False
         self._stop_reason: StopReason | None = None
         self._error = ""
@@ -161,6 +162,7 @@ class AgentLoop:
             # What the job sets comes last, and wins.
             variables = {**variables_in(info), **self._renderer.template_variables}
             self._renderer = self._renderer.with_tools(tools, variables)
+            self._variables = variables
             if tools:
                 self._tools = ToolTurns(self._renderer.call_grammar)
             self._history = opening_messages(
@@ -310,6 +312,7 @@ class AgentLoop:
             task_index=self._plan.task_index,
             retries=self._plan.attempt,
             early_reward=self._early_reward,
+            template_variables=self._variables,
             final_observation=self._observation if self._turns else "",
         )
 

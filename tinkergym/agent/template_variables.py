@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime, time
 from typing import Any
 
 import jinja2
-from jinja2 import meta, nodes
+from jinja2 import nodes
 
 from tinkergym.errors import TemplateError
 from tinkergym.schema.chat_templates import RESERVED_VARIABLES
@@ -26,24 +26,61 @@ def names_read(environment: jinja2.Environment, source: str) -> frozenset[str]:
         source: A template that compiles.
     """
     parsed = environment.parse(source)
-    free = meta.find_undeclared_variables(parsed) - RESERVED_VARIABLES
-    first: dict[str, str] = {}
-    for name in _in_order(parsed):
-        first.setdefault(name.name, name.ctx)
-    return frozenset(name for name in free if first.get(name) == "load")
+    own = {one.name for one in parsed.find_all(nodes.Macro)} | {
+        one.name for one in _outside_macros(parsed) if one.ctx == "store"
+    }
+    return frozenset(_free(parsed, set(environment.globals), own)) - RESERVED_VARIABLES
 
 
-def _in_order(node: nodes.Node) -> Iterator[nodes.Name]:
-    """Yield the names of a template in the order in which it reads and sets them."""
+def _outside_macros(node: nodes.Node) -> Iterator[nodes.Name]:
+    for child in node.iter_child_nodes():
+        if isinstance(child, nodes.Name):
+            yield child
+        # Their names are their own, and so are those of a loop.
+        if not isinstance(child, nodes.Macro | nodes.CallBlock | nodes.For):
+            yield from _outside_macros(child)
+
+
+def _free(node: nodes.Node, bound: set[str], own: set[str]) -> Iterator[str]:
+    """Yield the names that a part reads and nothing before it sets; what it sets is added to `bound`.
+
+    Args:
+        node: The part.
+        bound: What is set where it begins: parameters of macros, targets of loops, and assignments so far.
+        own: What the template sets itself at some time: a macro is called after that.
+    """
     if isinstance(node, nodes.Name):
-        yield node
-    target = getattr(node, "target", None)
-    others = list(node.iter_child_nodes(exclude=("target", "iter")))
-    # A loop sets its target before the rest, an assignment after it.
-    children = [node.iter, target, *others] if isinstance(node, nodes.For) else [*others, target]
-    for child in children:
-        if child is not None:
-            yield from _in_order(child)
+        if node.ctx == "load" and node.name not in bound:
+            yield node.name
+        elif node.ctx != "load":
+            bound.add(node.name)
+    elif isinstance(node, nodes.For):
+        yield from _free(node.iter, bound, own)
+        inside = bound | {"loop"}
+        yield from _all_free([node.target, *filter(None, [node.test]), *node.body], inside, own)
+        yield from _all_free(node.else_, set(bound), own)
+    elif isinstance(node, nodes.Macro | nodes.CallBlock):
+        yield from _free(node.call, bound, own) if isinstance(node, nodes.CallBlock) else ()
+        if isinstance(node, nodes.Macro):
+            bound.add(node.name)
+        inside = bound | {"caller", "varargs", "kwargs"} | (own if isinstance(node, nodes.Macro) else set())
+        yield from _all_free([*node.args, *node.defaults, *node.body], inside, own)
+    elif isinstance(node, nodes.With):
+        yield from _all_free(node.values, bound, own)
+        yield from _all_free([*node.targets, *node.body], set(bound), own)
+    elif isinstance(node, nodes.Assign):
+        yield from _all_free([node.node, node.target], bound, own)
+    elif isinstance(node, nodes.AssignBlock | nodes.FilterBlock):
+        filters = [node.filter] if node.filter else []
+        yield from _all_free([*filters, *node.body], set(bound), own)
+        yield from _free(node.target, bound, own) if isinstance(node, nodes.AssignBlock) else ()
+    else:
+        yield from _all_free(node.iter_child_nodes(), bound, own)
+
+
+def _all_free(parts: Iterable[nodes.Node], bound: set[str], own: set[str]) -> Iterator[str]:
+    for part in parts:
+        yield from _free(part, bound, own)
 
 
 def refuse_unknown(variables: Mapping[str, Any], known: frozenset[str]) -> None:

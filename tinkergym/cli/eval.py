@@ -38,6 +38,7 @@ from tinkergym.evaluation.statistics import interval_text
 from tinkergym.registration.environments import make
 from tinkergym.rollout.executors import made
 from tinkergym.rollout.local_environment import Environment, describe_for_one, without_token
+from tinkergym.schema.evaluate_every import tasks_played
 from tinkergym.tasks.grid import tasks_of
 from tinkergym.trajectory.trajectory import reason_line
 
@@ -164,6 +165,7 @@ def evaluate(
             png=png,
             seed=seed,
             temperature=decoding.get("temperature"),
+            template_variables=parse_settings(template_set or []),
             as_json=as_json,
         )
         evaluate_crossplay(env, env_setting or [], of_games, said)
@@ -172,12 +174,13 @@ def evaluate(
 
     ks = _numbers(k, at_most=samples)
     described = describe_for_one(find_environment(env), parse_settings(env_setting or []))
-    chosen = bool(by_index)
-    if by_index is None:
-        by_index = described.make is not None and _has_tasks(described)
     if by_index:
-        tasks = _tasks_by_index(_known(described, env), tasks, chosen=chosen)
-    tasks = tasks or USUAL_TASKS
+        described = _known(described, env)
+    numbered = None
+    if by_index is not False:
+        numbered = _numbered_tasks(described, tasks, seed=seed, chosen=bool(by_index))
+    by_index = numbered is not None
+    drawn: dict[int, int | None] = dict.fromkeys(range(tasks or USUAL_TASKS))
     with ExitStack() as stack:
         # An environment that is not known here is played by the service, if the policy belongs to it.
         if policy in POLICIES:
@@ -186,7 +189,7 @@ def evaluate(
         own = {**decoding, "template_variables": variables} if variables else decoding
         source = open_policy(policy, described, own, most_turns, stack)
         _refuse_idle(source.settings, samples)
-        asked = _Asked(seed=seed, tasks=tasks, samples=samples, by_index=by_index)
+        asked = _Asked(seed=seed, tasks=numbered or drawn, samples=samples)
         settings: dict[str, Any] = {"environment": without_token(described.ref).model_dump(mode="json")}
         settings |= {"seed": seed, "by_index": by_index, **source.settings}
         records = _recorded(source, asked, settings, out_file)
@@ -200,16 +203,16 @@ class _Asked:
     """Which episodes to play."""
 
     seed: int
-    tasks: int
+    tasks: Mapping[int, int | None]
+    """By what is added to the seed, the task's index; None draws it by that seed."""
     samples: int
-    by_index: bool
 
 
 def _recorded(
     source: PolicySource, asked: _Asked, settings: dict[str, Any], out_file: Path | None
 ) -> list[EpisodeRecord]:
     """Play the episodes that the file does not have yet; return all requested ones."""
-    keys = {(asked.seed + index, sample) for index in range(asked.tasks) for sample in range(asked.samples)}
+    keys = {(asked.seed + number, sample) for number in asked.tasks for sample in range(asked.samples)}
     with ExitStack() as stack:
         writer = stack.enter_context(RecordWriter(out_file, settings)) if out_file is not None else None
         there = list(writer.episodes) if writer is not None else []
@@ -217,7 +220,6 @@ def _recorded(
             seed=asked.seed,
             tasks=asked.tasks,
             samples=asked.samples,
-            by_index=asked.by_index,
             done={record.key for record in there},
         )
         records = [record for record in there if record.key in keys]
@@ -272,44 +274,50 @@ def _known(described: Environment, env: str) -> Environment:
     return described
 
 
-def _has_tasks(environment: Environment) -> bool:
-    """Whether an environment draws from one dataset; one whose server is full is not asked."""
-    assert environment.make is not None
+def _numbered_tasks(
+    environment: Environment, wanted: int | None, *, seed: int, chosen: bool
+) -> Mapping[int, int | None] | None:
+    """Return the tasks to play by their numbers, as `evaluate` chooses them; None draws tasks by seed.
+
+    Args:
+        environment: The environment; not asked if its server is full, as episodes then wait for a place.
+        wanted: How many.
+        seed: Draws which, if not all are played.
+        chosen: Whether the user asks for the first ones; then there must be as many.
+    """
+    if environment.make is None:
+        return None
     try:
         with closing(made(environment.make, environment.ref)) as env:
-            return tasks_of(env) is not None
+            if chosen and (env.metadata or {}).get("data") == "free":
+                raise InvalidRequestError(
+                    f"{environment.ref.id} is data-free: seeds determine the tasks, so they have no index",
+                    hint="leave it out",
+                    field="--by-index",
+                )
+            source = tasks_of(env)
+            there = 0 if source is None else len(source)
     except ServiceUnavailableError:
-        return False
-
-
-def _tasks_by_index(environment: Environment, wanted: int | None, *, chosen: bool) -> int:
-    """Return how many tasks to play; more than there are is an error if it was `chosen` to play by index."""
-    assert environment.make is not None
-    usual = USUAL_TASKS if wanted is None else wanted
-    try:
-        env = made(environment.make, environment.ref)
-    except ServiceUnavailableError:
-        return usual  # The environment server is full at the moment; episodes wait for a place.
-    try:
-        if (env.metadata or {}).get("data") == "free":
+        there = 0
+    names_split = "split" in environment.ref.kwargs
+    if chosen:
+        if there and wanted is not None and wanted > there:
             raise InvalidRequestError(
-                f"{environment.ref.id} is data-free: seeds determine the tasks, so they have no index",
-                hint="leave it out",
-                field="--by-index",
+                f"{environment.ref.id} has {there} tasks, not {wanted}",
+                hint=f"use --tasks {there} or less with --by-index",
+                field="--tasks",
             )
-        source = tasks_of(env)
-        there = usual if source is None else len(source)
-    finally:
-        env.close()
-    if wanted is None and "split" in environment.ref.kwargs:
-        return there
-    if wanted is not None and wanted > there and chosen:
-        raise InvalidRequestError(
-            f"{environment.ref.id} has {there} tasks, not {wanted}",
-            hint=f"use --tasks {there} or less with --by-index",
-            field="--tasks",
-        )
-    return min(usual, there)
+        usual = wanted or USUAL_TASKS
+        whole = there and (usual > there or (names_split and wanted is None))
+        return {index: index for index in range(there if whole else usual)}
+    if not there:
+        return None
+    played = tasks_played(
+        there, episodes=wanted, samples=1, names_split=names_split, usual=USUAL_TASKS, seed=seed
+    )
+    # By task, so that a run which is continued with more tasks finds those that it has. Those that are played
+    # again have another seed.
+    return {(task or 0) + there * (place // there): task for place, task in enumerate(played)}
 
 
 def _numbers(text: str, *, at_most: int) -> list[int]:

@@ -20,11 +20,22 @@ from tinkergym.evaluation.matches import Player
 from tinkergym.registration.games import make_playable
 from tinkergym.remote.client import Client
 from tinkergym.remote.game_players import find_player, is_offered, versions_named
+from tinkergym.remote.policy import Policy
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.parsing import environment_ref
 
-_TAKES = {"crossplay", "others", "pairs", "temperature", "png", "seed", "as_json", "env_setting"}
+_TAKES = {
+    "crossplay",
+    "others",
+    "pairs",
+    "temperature",
+    "png",
+    "seed",
+    "as_json",
+    "env_setting",
+    "template_set",
+}
 _NEED_CROSSPLAY = ("png", "others", "pairs")
 
 
@@ -55,12 +66,23 @@ def evaluate_crossplay(
             )
         names, fill = names_in(options.crossplay), names_in(options.others)
         players, others_play = _players(names, fill, game, options.temperature, stack)
+        _set_template(options.template_variables, (*players, *others_play))
         try:
             found = crossplay(players, reference, pairs=options.pairs, seed=options.seed, others=others_play)
         except KeyboardInterrupt:
             err.print("\nstopped; nothing is stored", highlight=False)
             raise typer.Exit(INTERRUPTED) from None
         _show(found, reference, options)
+
+
+def _set_template(variables: Mapping[str, Any], players: Sequence[Player]) -> None:
+    policies = [player.plays for player in players if isinstance(player.plays, Policy)]
+    if variables and not policies:
+        raise InvalidRequestError(
+            "none of the players has a chat template", hint="leave it out", field="--template-set"
+        )
+    for policy in policies:
+        policy.template_variables |= variables
 
 
 def refuse_without_crossplay(said: Mapping[str, str]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tinkergym.cli.console import out
 from tinkergym.errors import MissingExtraError
@@ -20,6 +21,7 @@ class GameOptions:
     png: Path | None
     seed: int
     temperature: float | None
+    template_variables: Mapping[str, Any]
     as_json: bool
 
 

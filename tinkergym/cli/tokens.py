@@ -11,6 +11,8 @@ from tokenizers import Tokenizer
 from tinkergym.agent.round_trip import RoundTrip, round_trip
 from tinkergym.cli.console import out
 from tinkergym.cli.json_output import AsJson, emit
+from tinkergym.cli.key_value_settings import parse_settings
+from tinkergym.cli.options import TemplateSettings
 from tinkergym.remote.model_files import find_bundle
 from tinkergym.schema.views import RendererBundle
 
@@ -26,6 +28,7 @@ def tokens(
         ),
     ],
     *,
+    template_set: TemplateSettings = None,
     as_json: AsJson = False,
 ) -> None:
     """Check that conversations built turn by turn have the tokens of the model's chat template.
@@ -38,6 +41,8 @@ def tokens(
     Example: tinkergym tokens nano
     """
     bundle = find_bundle(model)
+    variables = {**bundle.template_variables, **parse_settings(template_set or [])}
+    bundle = bundle.with_settings(variables, bundle.template_date)
     found = round_trip(bundle)
     tokenizer: Any = Tokenizer.from_str(bundle.tokenizer_json)
     stops = {token: tokenizer.id_to_token(token) for token in bundle.stop_ids}

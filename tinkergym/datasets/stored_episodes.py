@@ -88,6 +88,12 @@ class StoredEpisode:
         return found
 
     @property
+    def rendered_with(self) -> dict[str, Any]:
+        """What a row of data needs, next to its messages, to be the tokens of the episode."""
+        variables = self.trajectory.template_variables
+        return {"template_variables": variables} if variables else {}
+
+    @property
     def calls_tools(self) -> bool:
         """Whether an answer makes a call in the format of the model's own chat template."""
         return any(_calls(turn.action) for turn in self.trajectory.turns)
@@ -193,7 +199,9 @@ class StoredEpisodes(Sequence[StoredEpisode]):
                 field="tools",
             )
         offered: dict[str, Any] = {"tools": list(tools)} if tools else {}
-        return self._rows([{"messages": one.messages, **offered} for one in kept], "lower min_reward")
+        return self._rows(
+            [{"messages": one.messages, **one.rendered_with, **offered} for one in kept], "lower min_reward"
+        )
 
     def to_preference(self, *, min_margin: float = 0.0) -> SequenceTasks:
         """Return pairs for `client.preference`: each group's best answer, and its worst to the same prompt.
@@ -219,12 +227,14 @@ class StoredEpisodes(Sequence[StoredEpisode]):
                 )
             best, worst = max(some, key=_reward), min(some, key=_reward)
             same_prompt = best.messages[:-1] == worst.messages[:-1]
+            same_prompt = same_prompt and best.rendered_with == worst.rendered_with
             if same_prompt and _reward(best) - _reward(worst) > min_margin and best.answers != worst.answers:
                 rows.append(
                     {
                         "messages": best.messages[:-1],
                         "chosen": best.answers[0],
                         "rejected": worst.answers[0],
+                        **best.rendered_with,
                     }
                 )
         return self._rows(rows, "use more steps, or lower min_margin")

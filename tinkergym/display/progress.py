@@ -257,6 +257,8 @@ def evaluation_line(done: EvaluationEvent) -> str:
     best = "  best so far" if done.best else ""
     if done.overlap:
         best += f"  {done.overlap:.0%} of its tasks are trained on"
+    if done.drawn:
+        best += "  tasks drawn by seed"
     mean = _signed(done.mean, 3)
     return f"evaluation of step {done.step}  {done.name}  mean return {mean}{interval}{failed}{best}"
 

@@ -82,6 +82,9 @@ class Evaluation:
     """How many tasks there are to play; None in an environment without tasks, or if that is not known."""
     overlap: float | None = None
     """The share of them that the policy is also trained on, by content; None if that is not known."""
+    drawn: bool = False
+    """Whether a split was named whose tasks could not be counted here, such as one that the service or an
+    environment server plays: episodes drew them by seed, so some may be played twice and some never."""
 
     @property
     def completed(self) -> list[Trajectory]:
@@ -248,6 +251,7 @@ class Evaluation:
             else f"above 0 in {self.wins}"
         )
         trained = f", {self.overlap:.0%} of its tasks are trained on" if self.overlap else ""
+        trained += ", tasks drawn by seed" if self.drawn else ""
         return f"return {self.mean:.2f} {interval}, {ended} of {len(self.trajectories)}{failed}{trained}"
 
 
@@ -271,9 +275,9 @@ def evaluate(
         policy: The policy.
         environment: A registered id, an environment class, or a function that makes one. An id that is not
             known here is played by the policy's service.
-        episodes: How many. In an environment with tasks, that many different tasks. None plays every task of
-            a split once, or of an environment with at most 200 tasks, and 200 episodes otherwise.
-        samples: Episodes of each task, if every task is played.
+        episodes: How many. In an environment with tasks, as many different tasks as that takes. None plays
+            every task of a split once, or of an environment with at most 200 tasks, and else 200 episodes.
+        samples: Episodes of each task that is played.
         seed: The episodes have the seeds `seed`, `seed + 1`, ...
         split: Short for `env_kwargs={"split": ...}`.
         env_kwargs: Arguments of the environment.
@@ -299,7 +303,9 @@ def evaluate(
         looked = look_at(make_env, reference, getattr(policy, "trained_in", ()), environment)
     is_game, known = looked.is_game, looked.overlap
     if samples > 1 and known is None:
-        raise InvalidRequestError("the environment has no tasks", hint="set episodes", field="samples")
+        raise InvalidRequestError(
+            "the environment has no tasks", hint="leave samples out, and set episodes", field="samples"
+        )
     tasks = tasks_played(
         known.tasks if known else 0,
         episodes=episodes,
@@ -331,6 +337,7 @@ def evaluate(
         is_game=is_game,
         tasks=known.tasks if known else None,
         overlap=None if known is None or known.trained_on is None else known.trained_on / known.tasks,
+        drawn=known is None and "split" in kwargs,
     )
     _refuse_none_completed(evaluation)
     return evaluation

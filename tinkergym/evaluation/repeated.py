@@ -60,6 +60,6 @@ def evaluate_repeatedly(
     reference, make_env = resolved(environment, dict(env_kwargs or {}))
     if make_env is not None:
         make_once(make_env, reference)
-    wanted = wanted_episodes(seed=seed, tasks=tasks, samples=samples)
+    wanted = wanted_episodes(seed=seed, tasks=dict.fromkeys(range(tasks)), samples=samples)
     records = play_with_model(policy, reference, make_env, wanted, chosen, max_concurrent=max_concurrent)
     return Scores(list(records), success=success)

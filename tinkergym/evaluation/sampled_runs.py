@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +31,8 @@ class Wanted:
 def wanted_episodes(
     *,
     seed: int,
-    tasks: int,
+    tasks: Mapping[int, int | None],
     samples: int,
-    by_index: bool = False,
     done: Iterable[tuple[int, int]] = (),
 ) -> list[Wanted]:
     """List the unfinished episodes of a run: every task once, then every task again, ...
@@ -41,18 +40,17 @@ def wanted_episodes(
     So a run that is stopped early covers all tasks equally.
 
     Args:
-        seed: Seed of the first task; later ones count up.
-        tasks: Number of tasks.
+        seed: The seed of task 0; a task's number is added.
+        tasks: By their numbers, the index in a data-dependent environment; None draws a task by its seed.
         samples: Episodes per task.
-        by_index: Take tasks 0, 1, 2, ... of a data-dependent environment instead of drawing them by seed.
         done: (seed, sample) of finished episodes.
     """
     there = set(done)
     return [
-        Wanted(seed + index, sample, index if by_index else None)
+        Wanted(seed + number, sample, index)
         for sample in range(samples)
-        for index in range(tasks)
-        if (seed + index, sample) not in there
+        for number, index in tasks.items()
+        if (seed + number, sample) not in there
     ]
 
 

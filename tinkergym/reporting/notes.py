@@ -128,6 +128,7 @@ def _evaluation(event: Event, body: EvaluationEvent) -> Note:
     interval = "" if body.low is None else f" ({body.low:.4g} to {body.high:.4g})"
     best = ", the best so far" if body.best else ""
     best += f", {body.overlap:.0%} of whose tasks are trained on" if body.overlap else ""
+    best += ", tasks drawn by seed" if body.drawn else ""
     text = f"{body.name} after step {body.step}: {mean}{interval} over {body.episodes} episodes{best}"
     return Note(seq=event.seq, step=body.step, time=event.time, kind="evaluation", text=text, values=values)
 

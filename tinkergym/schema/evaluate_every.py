@@ -42,7 +42,7 @@ def tasks_played(
     Args:
         tasks: How many the environment has; 0 for one without.
         episodes: How many to play, without replacement; None plays all tasks, or `usual` many.
-        samples: Episodes of each task, if all are played.
+        samples: Episodes of each task; `episodes` counts them all.
         names_split: Whether a split is named, whose tasks are all played by default.
         usual: Up to how many tasks all are played in any case.
         seed: Draws the tasks if not all are played.
@@ -55,9 +55,9 @@ def tasks_played(
         return [task for task in range(tasks) for _ in range(samples)]
     wanted = episodes or (usual if most is None or not whole else most)
     order: Sequence[int] = range(tasks)
-    if wanted % tasks:
+    if -(-wanted // samples) % tasks:
         order = [int(task) for task in np.random.default_rng(seed).permutation(tasks)]
-    return [order[number % tasks] for number in range(wanted)]
+    return [order[number // samples % tasks] for number in range(wanted)]
 
 
 class EvaluateEvery(Choice):
@@ -80,13 +80,13 @@ class EvaluateEvery(Choice):
     env_kwargs: dict[str, JsonValue] = {}
     """Overrides for the job's environment arguments."""
     episodes: int | None = Field(None, ge=1, le=MOST_EPISODES)
-    """How many. In an environment with tasks, that many different tasks, the same at every evaluation; more
-    than there are begin again with the first. None plays every task of a split once (10,000 different ones if
-    it has more), or of an environment with at most 64 tasks, and 64 episodes otherwise. Each has its own
-    seed, the same at every evaluation. In a game whose policy can take several seats, the games are mirrored:
-    one per seat with the same seed; the last such set is always completed."""
+    """How many. In an environment with tasks, as many different tasks as that takes, the same at every
+    evaluation; more than there are begin again with the first. None plays every task of a split once (10,000
+    different ones if it has more), or of an environment with at most 64 tasks, and 64 episodes otherwise.
+    Each has its own seed, the same at every evaluation. In a game whose policy can take several seats, the
+    games are mirrored: one per seat with the same seed; the last such set is always completed."""
     samples: int = Field(1, ge=1, le=100)
-    """Episodes of each task, if every task is played."""
+    """Episodes of each task that is played: `episodes=64, samples=4` plays 16 tasks, each 4 times."""
     seed: int = Field(FIRST_HELD_OUT_SEED, ge=0, lt=2**32)
     """Seed of the first episode; the others count up."""
     temperature: float = Field(0.0, ge=0, le=10)
@@ -179,6 +179,10 @@ class EvaluateEvery(Choice):
             seed=self.seed,
             most=MOST_EPISODES,
         )
+
+    def draws_from_split(self, tasks: int) -> bool:
+        """Whether it names a split whose tasks nobody could count, so that its episodes draw them by seed."""
+        return self.names_split and not tasks
 
     def is_due(self, step: int, *, last: int) -> bool:
         """Whether the version of a step is evaluated.

@@ -27,8 +27,8 @@ _DECODED_GROUPS = 4
 class ParquetTasks(TaskSource):
     """The rows of Parquet files.
 
-    Nothing is read before the first use; then all bytes once, for the fingerprint, and of the rows only the
-    groups that are needed.
+    Nothing is read before the first use; then all bytes for the fingerprint, which the machine keeps of large
+    files, and of the rows only the groups that are needed.
 
     Example:
         >>> tasks = ParquetTasks(Path(__file__).parent / "data", split="train")

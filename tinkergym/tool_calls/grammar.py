@@ -38,6 +38,7 @@ _TRIED: tuple[Mapping[str, Any], ...] = (
 )
 _MOST_NAME_CHARACTERS = 256
 _NAME_OF_PAIRS = re.compile(r"\s*([^<>\s]{1,256})")
+_ONE_NAME = re.compile(r"[^<>\s]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +150,12 @@ class CallGrammar:
         start = text.find(self.between or "{", position)
         if start < 0:
             raise UnreadableError("the name is not followed by its arguments")
-        name = text[position:start]
+        name = text[position:start].strip()
+        # A thought that mentions the mark is followed by anything, up to the next call's arguments.
+        if not _ONE_NAME.fullmatch(name) or (self.opening and self.opening in name):
+            raise UnreadableError("there is no name")
         arguments, end = decode(text, start + len(self.between))
-        return [_short(checked(name.strip(), arguments))], end
+        return [_short(checked(name, arguments))], end
 
     @property
     def _after_value(self) -> re.Pattern[str]:

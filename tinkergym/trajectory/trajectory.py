@@ -10,7 +10,7 @@ import sys
 from enum import StrEnum
 from typing import Annotated, Self
 
-from pydantic import Field, FiniteFloat, model_validator
+from pydantic import Field, FiniteFloat, JsonValue, model_validator
 
 from tinkergym.trajectory.bounded_numbers import Record
 from tinkergym.trajectory.content_parts import MOST_PARTS, Content, ImageSpan, content_text, misplaced_image
@@ -224,6 +224,8 @@ class Trajectory(Record):
     agent that never acted they are the return, with which its group's other episodes are compared."""
     final_observation: Content = ""
     """What the environment showed after the last action."""
+    template_variables: dict[str, JsonValue] = Field({})
+    """Of the chat template, as this episode was rendered: the job's, its task's and the environment's."""
     trained: bool = True
     """Whether the job trains on this seat. False for an opponent's, such as a league's past version or the
     base model; the service sets it when it accepts the record."""

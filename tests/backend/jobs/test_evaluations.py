@@ -403,3 +403,15 @@ def test_keeps_early_stop_after_a_kill(jobs, written_jobs, kind):
     assert (ended.state, "version 0 reached" in ended.reason) == (JobState.COMPLETED, True)
     assert [one.step for one in jobs.events(job_id, "step")] == list(range(1, done + 1))
     assert [(one.step, one.mean) for one in evaluations(jobs, job_id)] == [(0, 5.0), (done, -5.0)]
+
+
+def test_says_that_tasks_of_an_uncountable_split_are_drawn(jobs):
+    wanted = [EvaluateEvery(1, split="test", episodes=2, name="split"), EvaluateEvery(1, episodes=2)]
+    job_id = jobs.start(steps=1, evaluate=wanted)
+    jobs.play_on(job_id)
+    told = [one.name for one in jobs.events(job_id, "warning")]
+    assert told.count("evaluation_draws_tasks") == 1
+    assert {(one.name, one.drawn) for one in evaluations(jobs, job_id)} == {
+        ("split", True),
+        ("test/Fickle-v0", False),
+    }

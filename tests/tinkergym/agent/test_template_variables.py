@@ -45,6 +45,25 @@ def test_knows_names_that_only_the_caller_sets():
 
 
 @pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("{% macro m(q, r=q, s=z) %}{{ q }}{{ r }}{{ k }}{{ varargs }}{% endmacro %}{{ m(1) }}", {"z", "k"}),
+        ("{% macro m(q) %}{% set r = q %}{{ r }}{% endmacro %}{{ q }}{{ r }}", {"q", "r"}),
+        ("{% macro m() %}{{ later }}{% endmacro %}{% set later = 1 %}{{ m() }}", set()),
+        (
+            "{% macro m(a) %}{{ caller(a) }}{% endmacro %}{% call(u) m(v) %}{{ u }}{{ w }}{% endcall %}",
+            {"v", "w"},
+        ),
+        ("{% for x in tools %}{{ x }}{{ loop.index }}{% set y = 1 %}{% endfor %}{{ x }}{{ y }}", {"x", "y"}),
+        ("{% with a = b %}{{ a }}{% endwith %}{{ a }}", {"a", "b"}),
+        ("{% set n %}{{ n }}{% endset %}{{ n }}{% if m %}{% set o = 1 %}{% endif %}{{ o }}", {"n", "m"}),
+    ],
+)
+def test_takes_own_names_of_macros_and_loops_for_no_variables(source, names):
+    assert ChatTemplate("{{ messages }}" + source, {}).names == names
+
+
+@pytest.mark.parametrize(
     ("name", "names"),
     [
         ("qwen3", {"enable_thinking"}),
@@ -122,3 +141,9 @@ def test_gives_exports_the_values_as_defaults(value):
     own = ChatTemplate(source, {}, variables={"x": value})
     assert exported.render([], add_generation_prompt=True) == own.render([], add_generation_prompt=True)
     assert exported.with_changes(variables={"x": 7}).render([], add_generation_prompt=True) == "77"
+
+
+def test_records_values_of_the_episode():
+    loop, _ = first_prompt({"effort": "high"}, {"template_variables": {"effort": "low", "thinking": False}})
+    loop.fail(StopReason.SAMPLING_FAILED, "stopped here")
+    assert loop.trajectory().template_variables == {"effort": "high", "thinking": False}

@@ -10,6 +10,7 @@ import pytest
 
 import tinkergym as tg
 from tinkergym.evaluation.records import read_records
+from tinkergym.schema.evaluate_every import tasks_played
 
 BOARD = "board/TicTacToeVs-v0"
 
@@ -42,6 +43,20 @@ def test_takes_tasks_by_index(tg_run, tmp_path):
     tg_run("eval", "math/Arithmetic-v0", "--tasks", 5, "--by-index", "--seed", 7, "--out", file)
     found = [(r.seed, r.trajectory.task_index) for r in read_records(file).episodes]
     assert found == [(7, 0), (8, 1), (9, 2), (10, 3), (11, 4)]
+
+
+def test_draws_different_tasks_as_evaluate_does_and_continues(tg_run, tmp_path):
+    file = tmp_path / "run.jsonl"
+    found = []
+    for tasks in (3, 6):
+        run = tg_run("eval", "math/Arithmetic-v0", "--tasks", tasks, "--seed", 7, "--out", file, "--json")
+        assert figures(run)["tasks"] == tasks
+        found.append([(r.seed - 7, r.trajectory.task_index) for r in read_records(file).episodes])
+    first, all_of_them = found
+    there = len(tg.make("math/Arithmetic-v0").unwrapped.tasks)
+    chosen = tasks_played(there, episodes=6, samples=1, names_split=False, usual=32, seed=7)
+    assert all_of_them == [(task, task) for task in chosen]
+    assert all_of_them[:3] == first
 
 
 def test_takes_all_tasks_by_index_when_fewer_than_usual_exist(tg_run, tmp_path, monkeypatch):

@@ -21,6 +21,7 @@ def test_plays_three_players_in_a_game_for_three(tg_run):
     [
         (["--crossplay", "random,honest", "--policy", "legal"], "--policy"),
         (["--crossplay", "random,honest", "--others", "honest"], "--others"),
+        (["--crossplay", "random,honest", "--template-set", "a=1"], "--template-set"),
         (["--pairs", "7"], "--pairs"),
         (["--others", "random"], "--others"),
         (["--png", "x.png"], "--png"),

@@ -57,6 +57,11 @@ def test_renders_the_shipped_model_exactly(tg_run):
     assert "no difference outside the policy's answers" in result.output
 
 
+def test_renders_with_template_variables(tg_run):
+    result = tg_run("tokens", NANO, "--template-set", "no_such=1")
+    assert (result.exit_code, "no_such" in result.output) == (2, True)
+
+
 def test_finds_model_of_the_service_by_its_name(tg_run, start_service):
     start_service()
     assert tg_run("tokens", "nano").exit_code == 0

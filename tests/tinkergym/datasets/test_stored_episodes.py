@@ -107,3 +107,14 @@ def test_leaves_out_agent_that_never_acted():
     assert len(played.to_sft()) == 1
     with pytest.raises(InvalidRequestError):
         played.to_preference()
+
+
+def test_hands_template_variables_on_to_rows():
+    found = [
+        replace(one, trajectory=one.trajectory.model_copy(update={"template_variables": {"effort": effort}}))
+        for one, effort in zip(episodes(0.0, 1.0, 0.0, 1.0), ["low", "low", "low", "high"], strict=True)
+    ]
+    kept = StoredEpisodes(found)
+    assert [row["template_variables"]["effort"] for row in kept.to_sft()] == ["low", "low", "low", "high"]
+    assert [row["template_variables"] for row in kept.to_preference()] == [{"effort": "low"}]
+    assert "template_variables" not in episodes(1.0).to_sft()[0]

@@ -1,3 +1,5 @@
+from collections import Counter
+
 import pytest
 
 from tinkergym.errors import InvalidRequestError
@@ -21,6 +23,8 @@ def test_rejects_interval_where_there_is_nothing_to_measure_with():
         ({}, 3, [0, 1, 2]),
         ({"samples": 2}, 3, [0, 0, 1, 1, 2, 2]),
         ({"episodes": 6}, 3, [0, 1, 2, 0, 1, 2]),
+        ({"episodes": 6, "samples": 2}, 3, [0, 0, 1, 1, 2, 2]),
+        ({"episodes": 8, "samples": 4}, 2, [0, 0, 0, 0, 1, 1, 1, 1]),
     ],
 )
 def test_plays_tasks_equally_often(settings, tasks, played):
@@ -41,3 +45,8 @@ def test_draws_different_tasks_and_same_ones_each_time(settings, tasks, differen
     played = evaluation.tasks_played(tasks)
     assert (len(played), len(set(played))) == (different, different)
     assert evaluation.tasks_played(tasks) == played
+
+
+def test_plays_each_drawn_task_as_often_as_asked():
+    played = EvaluateEvery(1, episodes=30, samples=4).tasks_played(40)
+    assert sorted(Counter(played).values()) == [2, 4, 4, 4, 4, 4, 4, 4]

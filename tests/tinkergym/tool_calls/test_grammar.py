@@ -190,6 +190,16 @@ def test_does_not_call_what_is_only_thought():
     assert read.content.startswith(thought)
 
 
+@pytest.mark.parametrize("write", [hermes, listed, mistral, harmony, xml, glm])
+@pytest.mark.parametrize("opened", ["", "<think>\n"])
+def test_ends_name_where_a_thought_only_mentions_the_mark(write, opened):
+    grammar = grammar_of(several(write))
+    thought = f"{opened}A call begins with {grammar.opening} and then its name.\n</think>\n\n"
+    read = grammar.read(thought + write(call("note", text="x")))
+    assert read.calls == (ToolCall("note", {"text": "x"}, IDS[write]),)
+    assert read.content.rstrip() == thought.rstrip()
+
+
 def test_leaves_others_unread_where_template_writes_one_call():
     grammar = grammar_of(only_one(llama))
     assert grammar.single

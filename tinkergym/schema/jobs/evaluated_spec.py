@@ -58,9 +58,11 @@ class EvaluatedSpec(TrainingSpec):
             if known is None and one.samples > 1:
                 where = self.environment_of(one).id
                 return Refusal(
-                    "evaluate", f"samples counts episodes of a task, but {where} has no tasks", "set episodes"
+                    "evaluate",
+                    f"samples counts episodes of a task, but {where} has none, or unknown ones",
+                    "leave samples out, and set episodes",
                 )
-            episodes = known.tasks * one.samples if known is not None else 0
+            episodes = known.tasks * one.samples if known is not None and one.episodes is None else 0
             if one.samples > 1 and episodes > MOST_EPISODES:
                 return Refusal(
                     "evaluate",

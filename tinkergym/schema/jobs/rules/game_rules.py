@@ -150,7 +150,7 @@ GAME = RuleTable(
             "template_variables",
             "and template_date cannot be set while agents use several base models, which have their own "
             "templates",
-            "leave out one of them",
+            "let the game set them (template_variables in the info of reset), or use one base model",
         ),
         Rule(
             "game_at_a_server",
