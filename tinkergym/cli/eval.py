@@ -157,6 +157,7 @@ def evaluate(
     Example: tinkergym eval board/TicTacToeVs-v0 --policy JOB_ID --temperature 1 -n 16 --k 1,4,16
     """
     said = options_said(ctx)
+    variables = parse_settings(template_set or [])
     if crossplay is not None:
         of_games = GameOptions(
             crossplay=crossplay,
@@ -165,7 +166,7 @@ def evaluate(
             png=png,
             seed=seed,
             temperature=decoding.get("temperature"),
-            template_variables=parse_settings(template_set or []),
+            template_variables=variables,
             as_json=as_json,
         )
         evaluate_crossplay(env, env_setting or [], of_games, said)
@@ -176,22 +177,19 @@ def evaluate(
     described = describe_for_one(find_environment(env), parse_settings(env_setting or []))
     if by_index:
         described = _known(described, env)
-    numbered = None
-    if by_index is not False:
-        numbered = _numbered_tasks(described, tasks, seed=seed, chosen=bool(by_index))
-    by_index = numbered is not None
-    drawn: dict[int, int | None] = dict.fromkeys(range(tasks or USUAL_TASKS))
+    numbered = _numbered_tasks(described, tasks, seed=seed, by_index=by_index)
     with ExitStack() as stack:
         # An environment that is not known here is played by the service, if the policy belongs to it.
         if policy in POLICIES:
             described = _known(described, env)
-        variables = parse_settings(template_set or [])
         own = {**decoding, "template_variables": variables} if variables else decoding
         source = open_policy(policy, described, own, most_turns, stack)
         _refuse_idle(source.settings, samples)
-        asked = _Asked(seed=seed, tasks=numbered or drawn, samples=samples)
+        asked = _Asked(
+            seed=seed, tasks=numbered or dict.fromkeys(range(tasks or USUAL_TASKS)), samples=samples
+        )
         settings: dict[str, Any] = {"environment": without_token(described.ref).model_dump(mode="json")}
-        settings |= {"seed": seed, "by_index": by_index, **source.settings}
+        settings |= {"seed": seed, "by_index": numbered is not None, **source.settings}
         records = _recorded(source, asked, settings, out_file)
     scores = Scores(records, success=success)
     what = f"{env}, policy {source.name}{_how(source, None if as_json else described)}"
@@ -275,7 +273,7 @@ def _known(described: Environment, env: str) -> Environment:
 
 
 def _numbered_tasks(
-    environment: Environment, wanted: int | None, *, seed: int, chosen: bool
+    environment: Environment, wanted: int | None, *, seed: int, by_index: bool | None
 ) -> Mapping[int, int | None] | None:
     """Return the tasks to play by their numbers, as `evaluate` chooses them; None draws tasks by seed.
 
@@ -283,10 +281,11 @@ def _numbered_tasks(
         environment: The environment; not asked if its server is full, as episodes then wait for a place.
         wanted: How many.
         seed: Draws which, if not all are played.
-        chosen: Whether the user asks for the first ones; then there must be as many.
+        by_index: Whether the user asks for the first ones, of which there must be as many, or for none.
     """
-    if environment.make is None:
+    if environment.make is None or by_index is False:
         return None
+    chosen = bool(by_index)
     try:
         with closing(made(environment.make, environment.ref)) as env:
             if chosen and (env.metadata or {}).get("data") == "free":

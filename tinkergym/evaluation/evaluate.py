@@ -303,9 +303,7 @@ def evaluate(
         looked = look_at(make_env, reference, getattr(policy, "trained_in", ()), environment)
     is_game, known = looked.is_game, looked.overlap
     if samples > 1 and known is None:
-        raise InvalidRequestError(
-            "the environment has no tasks", hint="leave samples out, and set episodes", field="samples"
-        )
+        raise InvalidRequestError("the environment has no tasks", hint="leave it out", field="samples")
     tasks = tasks_played(
         known.tasks if known else 0,
         episodes=episodes,
