@@ -104,10 +104,10 @@ def test_leaves_out_optional_null_of_a_call(model):
 def test_refuses_key_with_two_values(model, tmp_path, text):
     row = '{"prompt": "?", "completion": "a", "completion": "b"}'
     (tmp_path / "a").write_text(text % (row.replace('"', '\\"') if "messages" in text else row))
-    with pytest.raises(InvalidRequestError) as caught:
+    with pytest.raises(InvalidRequestError):
         prepare(tmp_path / "a", model, kind="sft")
-    assert "'completion'" in str(caught.value)
-    assert ("row 2" if text[0] == "[" else "line 1") in str(caught.value)
+    (fault,) = tg.datasets.describe(tmp_path / "a", model, kind="sft").faults
+    assert fault.partition(":")[0] == ("row 2" if text[0] == "[" else "line 1")
 
 
 def test_reads_key_that_repeats_its_value(model, tmp_path):
