@@ -187,6 +187,11 @@ class Renderer:
         message = {"role": "assistant", "content": "", "tool_calls": list(calls)}
         return self.answer_text([user("u")], message)
 
+    @property
+    def reads_calls(self) -> bool:
+        """Whether tools are offered, and calls of them can be parsed from answers."""
+        return self._shows_calls
+
     @cached_property
     def _shows_calls(self) -> bool:
         """Whether tools are offered, and the template supports their calls."""
@@ -315,16 +320,16 @@ class Renderer:
             raise TemplateError("the chat template leaves this message out")
         return text[:end]
 
-    def document(self, text: str) -> list[int]:
+    def document(self, text: str, *, ended: bool = True) -> list[int]:
         """Return the ids of a text outside any conversation, with the tokens around a document.
 
-        It begins as the tokenizer's post-processor begins texts, and ends with the `eos_token` where that
-        adds no other end.
+        One that is not `ended` is open for more text. It begins as the tokenizer's post-processor begins
+        texts, and ends with the `eos_token` where that adds no other end.
         """
         begin, end = document_marks(self._tokenizer)
         end = end or self._encode_text(self._template.special_tokens.get("eos_token", ""))
         own, _ = self._encode([user(text)], lambda messages: str(messages[0]["content"]))
-        return [*begin, *own, *end]
+        return [*begin, *own, *(end if ended else ())]
 
     def decode_answer(self, token_ids: Sequence[int]) -> str:
         """Return the text of sampled ids without the tokens that end it.

@@ -48,6 +48,10 @@ COMMANDS = {
         "eval:evaluate",
         "Play episodes and print the mean return with its 95 % interval, pass@k, pass^k, and stop reasons.",
     ),
+    "generate": (
+        "generate:generate",
+        "Sample completions of a dataset's rows, one line each, in the order of the rows.",
+    ),
     "compare": (
         "compare:compare",
         "Compare two evaluations task by task: B minus A, with a 95 % interval and a p value.",

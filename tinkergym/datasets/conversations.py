@@ -23,6 +23,10 @@ class OverlongRowError(RowFaultError):
         self.tokens = tokens
 
 
+ANSWERS = frozenset({"completion", "chosen", "rejected", "label"})
+"""What rows have besides the conversation that is to be answered."""
+
+
 class RowMessage(Message):
     """A message of a row, with what only rows have."""
 
@@ -67,6 +71,28 @@ def conversation(row: Any) -> list[Message]:
         raise RowFaultError("messages: every answer has the weight 0, so nothing would be learned")
     _check_order(messages, "messages" if "messages" in fields else "prompt")
     _refuse_empty(messages, "messages" if "messages" in fields else "completion")
+    return messages
+
+
+def question(row: Any) -> list[Message]:
+    """Parse what a row asks: its messages, or its prompt. A last answer, and other answers, are left out.
+
+    Raises:
+        RowFaultError: It is not such a row, or nothing is asked.
+    """
+    fields = _object(row)
+    opening = "messages" if "messages" in fields else "prompt"
+    if fields and opening not in fields:
+        given = ", ".join(sorted(map(_quoted, fields)))
+        raise RowFaultError(f"row: needs messages, prompt or text; it has {given}")
+    _refuse_missing(fields, (opening,))
+    _refuse_others(fields, {opening, *ANSWERS}, "copy it to the results with keep=, or pass ignore=")
+    messages = _prompt(fields[opening], opening)
+    if opening == "messages" and messages[-1]["role"] == "assistant":
+        messages = messages[:-1]
+    if not messages or messages[-1]["role"] in ("system", "assistant"):
+        raise RowFaultError(f"{opening}: nothing is asked, as the last message is not the user's or a tool's")
+    _check_order(messages, opening)
     return messages
 
 
@@ -127,11 +153,13 @@ def _object(row: Any) -> Mapping[str, Any]:
     return row
 
 
-def _refuse_others(fields: Mapping[str, Any], known: set[str]) -> None:
+def _refuse_others(
+    fields: Mapping[str, Any], known: set[str], advice: str = "remove it, or pass ignore="
+) -> None:
     unknown = sorted(str(name) for name in fields if name not in known)
     if unknown:
         names = ", ".join(sorted(known))
-        raise RowFaultError(f"{_quoted(unknown[0])}: unknown key besides {names}; remove it, or pass ignore=")
+        raise RowFaultError(f"{_quoted(unknown[0])}: unknown key besides {names}; {advice}")
 
 
 def _refuse_missing(fields: Mapping[str, Any], wanted: Sequence[str]) -> None:

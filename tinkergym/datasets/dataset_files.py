@@ -15,6 +15,7 @@ from tinkergym.basics.extras import import_extra
 from tinkergym.basics.user_json import read_json
 from tinkergym.datasets.rows import DataSource, Row
 from tinkergym.errors import InvalidRequestError
+from tinkergym.tasks.fingerprint import files_fingerprint
 from tinkergym.tasks.hugging_face import HuggingFaceTasks
 from tinkergym.tasks.jsonl import MOST_LINE_BYTES, JsonlTasks, json_fault, lines_of
 from tinkergym.tasks.parquet import ParquetTasks
@@ -80,6 +81,24 @@ def opened(source: DataSource, *, field: str = "data") -> Opened:
     except OSError as error:
         reason = f"{path} cannot be read: {error.strerror or error}"
         raise InvalidRequestError(reason, hint="name a readable file", field=field) from None
+
+
+def content_sha256(source: DataSource, *, field: str = "data") -> str:
+    """Return a hash of the data: of a file's or folder's bytes, or of the rows.
+
+    Raises:
+        InvalidRequestError: It cannot be read, or a row has no stable JSON form.
+    """
+    if not isinstance(source, TaskSource | str | PathLike):
+        source = _in_memory(source, field)
+    if isinstance(source, TaskSource):
+        return source.fingerprint
+    path = Path(source)
+    try:
+        files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+        return files_fingerprint(files)
+    except (OSError, ValueError) as error:
+        raise InvalidRequestError(f"{path} cannot be read: {error}", field=field) from None
 
 
 def folder_of(source: DataSource) -> Path:

@@ -7,6 +7,7 @@ as `AgentLoop` adds it to its ledger, and what follows as a delta.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -69,46 +70,68 @@ def conversation_tokens(
         TemplateError: The model's template refuses the conversation.
     """
     last = max(index for index, message in enumerate(messages) if is_trained(message))
-    messages = messages[: last + 1]
-    places = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-    replies = [messages[place + 1 : following] for place, following in pairwise(places)]
-    kinds = frozenset(tuple([message["role"] for message in reply]) for reply in replies)
-    if replies and not renderer.grows(messages[: places[0]], kinds, len(places)):
-        return _rendered_anew(renderer, messages, places[-1], answers)
-    ids = renderer.start(messages[: places[0]])
-    images = renderer.spans(ids, messages[: places[0]])
-    trained: list[tuple[int, int]] = []
-    for place, reply in zip(places, [*replies, []], strict=True):
-        answer = answer_tokens(renderer, plain_text(messages[place]), f"messages[{place}].content", reply)
-        trained.append((len(ids), len(ids) + len(answer)))
-        ids = ids + answer
-        if len(trained) < len(places):
-            delta = renderer.delta(answer, reply)
-            assert delta is not None  # The answer was closed as this reply requires.
-            images += [
-                ImageSpan(sha256=image.sha256, start=image.start + len(ids), end=image.end + len(ids))
-                for image in renderer.spans(delta, reply)
-            ]
-            ids += delta
-    weighed = [span for place, span in zip(places, trained, strict=True) if is_trained(messages[place])]
-    trained = weighed if answers == "all" else trained[-1:]
-    return _sequence(ids, trained, images)
-
-
-def _rendered_anew(
-    renderer: Renderer, messages: Sequence[Message], place: int, answers: Answers
-) -> TokenSequence:
-    """Render the last answer after a history that the template rewrites."""
-    if answers == "all" and any(map(is_trained, messages[:place])):
+    before = messages[:last]
+    prompt = prompt_tokens(renderer, before)
+    if prompt.rewritten and answers == "all" and any(map(is_trained, before)):
         raise RowFaultError(
             "messages: the model's chat template rewrites the past, so each answer has a different "
             "history; give each answer its own row, with answers='last'"
         )
-    ids = renderer.start([_for_template(message) for message in messages[:place]])
-    images = renderer.spans(ids, messages[:place])
-    answer = answer_tokens(renderer, plain_text(messages[place]), f"messages[{place}].content")
-    trained = [(len(ids), len(ids) + len(answer))]
-    return _sequence(ids + answer, trained, images)
+    answer = answer_tokens(renderer, plain_text(messages[last]), f"messages[{last}].content")
+    trained = [(len(prompt.token_ids), len(prompt.token_ids) + len(answer))]
+    if answers == "all":
+        places = (place for place, message in enumerate(before) if message["role"] == "assistant")
+        earlier = zip(places, prompt.answers, strict=not prompt.rewritten)
+        trained = [*(span for place, span in earlier if is_trained(before[place])), *trained]
+    return _sequence(prompt.token_ids + answer, trained, prompt.images)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A conversation up to the point where the policy answers."""
+
+    token_ids: list[int]
+    images: list[ImageSpan]
+    answers: list[tuple[int, int]]
+    """The spans of past answers; none if `rewritten`."""
+    rewritten: bool
+    """Whether the template changes earlier text, so that no past answer has the tokens that it was sampled
+    with."""
+
+
+def prompt_tokens(renderer: Renderer, messages: Sequence[Message]) -> Prompt:
+    """Render a conversation, opened for the policy's next answer, as an episode's turns would.
+
+    Args:
+        renderer: The model's renderer.
+        messages: With something before each answer, and after the last.
+
+    Raises:
+        RowFaultError: A past answer is as `conversation_tokens` refuses.
+        TemplateError: The model's template refuses the conversation.
+    """
+    places = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    ends = [*places, len(messages)]
+    replies = [messages[place + 1 : following] for place, following in pairwise(ends)]
+    kinds = frozenset(tuple([message["role"] for message in reply]) for reply in replies)
+    if replies and not renderer.grows(messages[: places[0]], kinds, len(ends)):
+        ids = renderer.start([_for_template(message) for message in messages])
+        return Prompt(token_ids=ids, images=renderer.spans(ids, messages), answers=[], rewritten=True)
+    ids = renderer.start(messages[: ends[0]])
+    images = renderer.spans(ids, messages[: ends[0]])
+    answers: list[tuple[int, int]] = []
+    for place, reply in zip(places, replies, strict=True):
+        answer = answer_tokens(renderer, plain_text(messages[place]), f"messages[{place}].content", reply)
+        answers.append((len(ids), len(ids) + len(answer)))
+        ids = ids + answer
+        delta = renderer.delta(answer, reply)
+        assert delta is not None  # The answer was closed as this reply requires.
+        images += [
+            ImageSpan(sha256=image.sha256, start=image.start + len(ids), end=image.end + len(ids))
+            for image in renderer.spans(delta, reply)
+        ]
+        ids += delta
+    return Prompt(token_ids=ids, images=images, answers=answers, rewritten=False)
 
 
 def _for_template(message: Message) -> Message:

@@ -232,6 +232,25 @@ _Rendered = tuple[list[TokenSequence], dict[str, ImageFile]]
 
 def row_reader(kind: DataKind, renderer: Renderer, answers: Answers) -> Callable[[Any], _Rendered]:
     """Return what renders a row in our layout: its sequences, and its images by their hash."""
+    settled = row_renderer(renderer)
+
+    def read(given: Any) -> _Rendered:
+        row, own = settled(given)
+        refuse_markup(own, row)
+        row = calls_as_text(own, row)
+        if kind == "preference":
+            prompt, chosen, rejected = comparison(row)
+            return comparison_tokens(own, prompt, chosen, rejected), images_of(prompt)
+        if isinstance(row, Mapping) and row.keys() == {"text"}:
+            return [text_tokens(renderer, row["text"])], {}
+        messages = conversation(row)
+        return [conversation_tokens(own, messages, answers=answers)], images_of(messages)
+
+    return read
+
+
+def row_renderer(renderer: Renderer) -> Callable[[Any], tuple[Any, Renderer]]:
+    """Return what takes a row's tools and template variables, and returns the rest and what shows them."""
 
     @lru_cache(maxsize=_MOST_TOOL_SETS)
     def showing(written: str) -> Renderer:
@@ -239,25 +258,17 @@ def row_reader(kind: DataKind, renderer: Renderer, answers: Answers) -> Callable
         # What the job sets comes last, and wins.
         return renderer.with_tools(tools, {**variables, **renderer.template_variables})
 
-    def read(given: Any) -> _Rendered:
+    def settled(given: Any) -> tuple[Any, Renderer]:
         row, tools = tools_of(given)
         row, variables = variables_of(row)
         refuse_beyond_json(variables, "template_variables")
-        own = showing(json.dumps([tools, variables])) if tools or variables else renderer
-        refuse_markup(own, row)
-        row = calls_as_text(own, row)
-        if kind == "preference":
-            prompt, chosen, rejected = comparison(row)
-            return comparison_tokens(own, prompt, chosen, rejected), _images(prompt)
-        if isinstance(row, Mapping) and row.keys() == {"text"}:
-            return [text_tokens(renderer, row["text"])], {}
-        messages = conversation(row)
-        return [conversation_tokens(own, messages, answers=answers)], _images(messages)
+        return row, showing(json.dumps([tools, variables])) if tools or variables else renderer
 
-    return read
+    return settled
 
 
-def _images(messages: Sequence[Message]) -> dict[str, ImageFile]:
+def images_of(messages: Sequence[Message]) -> dict[str, ImageFile]:
+    """Return the images of messages, by their hash."""
     files = [
         part.file
         for message in messages

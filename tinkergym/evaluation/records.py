@@ -7,7 +7,6 @@ a killed process, is ignored.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,10 @@ from typing import IO, Any, Self
 
 from pydantic import ValidationError
 
+from tinkergym.basics.file_lock import lock_file
 from tinkergym.errors import ConflictError, InvalidRequestError
 from tinkergym.trajectory.bounded_numbers import Record
 from tinkergym.trajectory.trajectory import Trajectory
-
-if sys.platform != "win32":
-    import fcntl
 
 _SETTINGS = "settings"
 
@@ -113,7 +110,7 @@ class RecordWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = path.open("ab")
         try:
-            _lock(self._file, path)
+            lock_file(self._file, path)
             self.episodes = self._continued(dict(settings))
         except BaseException:
             self._file.close()
@@ -159,16 +156,3 @@ class RecordWriter:
             )
         self._file.truncate(there.complete_bytes)
         return there.episodes
-
-
-def _lock(file: IO[bytes], path: Path) -> None:
-    if sys.platform == "win32":  # There, opening a file for writing twice fails anyway.
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise ConflictError(
-            f"another process is writing to {path}",
-            hint="wait for it, or choose another file",
-            code="in_use",
-        ) from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self, Unpack
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from tinkergym.agent.agent_loop import AgentLoop, variables_in
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
+from tinkergym.datasets.rows import DataSource
 from tinkergym.display.html import card
 from tinkergym.errors import (
     EpisodeProtocolError,
@@ -27,7 +29,9 @@ from tinkergym.evaluation.evaluate import EnvironmentSource, Evaluation, evaluat
 from tinkergym.messages import Observation
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import SAMPLE_PATH, ask
+from tinkergym.remote.generating import IN_FLIGHT, Generated, GenerateOptions, generate
 from tinkergym.remote.http_sampler import HttpSampler
+from tinkergym.remote.transport import Connection
 from tinkergym.rollout.table_tools import SeatToolbox
 from tinkergym.schema.chat_templates import variables_fault
 from tinkergym.schema.decoding import Decoding, DecodingOptions, SeededOptions
@@ -220,6 +224,11 @@ class Policy:
             self._renderer = Renderer.from_bundle(own)
         return self._renderer
 
+    @property
+    def connection(self) -> Connection:
+        """The connection to its service."""
+        return self._api.connection
+
     def sampler(self) -> HttpSampler:
         """Return a sampler for many concurrent conversations; the caller closes it."""
         return HttpSampler(self._api.connection, SAMPLE_PATH)
@@ -367,6 +376,73 @@ class Policy:
             progress=progress,
             **decoding,
         )
+
+    def generate(
+        self,
+        data: DataSource,
+        out: str | Path,
+        *,
+        n: int = 1,
+        max_tokens: int | None = None,
+        resume: bool = False,
+        tools: Sequence[Mapping[str, Any]] = (),
+        keep: Sequence[str] = (),
+        ignore: Sequence[str] = (),
+        token_ids: bool = False,
+        logprobs: bool = False,
+        in_flight: int = IN_FLIGHT,
+        progress: bool | None = None,
+        **decoding: Unpack[SeededOptions],
+    ) -> Generated:
+        """Sample completions of a dataset's rows, and write them to a file in the order of the rows.
+
+        A row that cannot be sampled, because its prompt is too long for example, is a line with an `error`. A
+        run that was stopped, by whatever, is continued with `resume`: no line is lost or written twice, and
+        each has the seed that it would have had.
+
+        Args:
+            data: A file or folder, a list of rows, or a task source, in any layout that training reads. A
+                row's own answer is left out.
+            out: The file: JSON lines, or Parquet if it ends in `.parquet`. One line per completion.
+            n: Completions per row.
+            max_tokens: The longest completion, as `max_turn_tokens`.
+            resume: Continue `out` if it exists, with the same data and settings.
+            tools: Functions for rows that have none of their own, as in OpenAI's API. Calls in answers are
+                parsed.
+            keep: Columns of the data to copy to the results, such as an id.
+            ignore: Columns to skip.
+            token_ids: Write the sampled token ids, too.
+            logprobs: Write their logprobs, too.
+            in_flight: The most requests at a time.
+            progress: Show progress on stderr; None does so only on a terminal.
+            **decoding: As for `Job.policy`: temperature, top_p, top_k, structured, stop, seed.
+
+        Raises:
+            InvalidRequestError: The data cannot be read, a setting is invalid, or `out` exists.
+            ConflictError: `out` has results of other data or settings.
+            StorageFullError: The disk is full. What was written is kept.
+            ServiceUnavailableError: The service did not respond for ten minutes. What was written is kept.
+        """
+        if max_tokens is not None:
+            decoding["max_turn_tokens"] = max_tokens
+        options = GenerateOptions(
+            n=n,
+            resume=resume,
+            tools=tuple(tools),
+            keep=tuple(keep),
+            ignore=tuple(ignore),
+            token_ids=token_ids,
+            logprobs=logprobs,
+            in_flight=in_flight,
+            progress=progress,
+        )
+        return generate(self, data, out, self.decoding.with_options(**decoding), options)
+
+    def settled_version(self) -> int | None:
+        """Return the version to use from now on: its own, or the newest one now; None for a model."""
+        if not PolicyRef.is_meant(self.name) or self.version is not None:
+            return self.version
+        return self._api.job(PolicyRef.parse(self.name).owner).policy_version
 
     def _hear(
         self,

@@ -72,6 +72,7 @@ TABLE = {
     "data check": (ONE, ["run.json"], "columns"),
     "check": (ONE, ["noisy:Env", "--only", "json"], "checks"),
     "eval": (ONE, ["noisy:Env", "--tasks", "2"], "mean_return"),
+    "generate": (ONE, ["nano", "--data", "rows.jsonl", "--out", "answers.jsonl"], "completions"),
     "compare": (ONE, ["a.jsonl", "b.jsonl"], "difference"),
     "replay": (LINES, ["a.jsonl"], "trajectory"),
     "tokens": (ONE, ["nano"], "exact"),

@@ -1,0 +1,93 @@
+"""A completion as a line of the results: text, tool calls, counts, and what else was asked for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tinkergym.datasets.prompts import PromptRow
+from tinkergym.errors import InvalidRequestError, NotFoundError, TemplateError, from_wire
+from tinkergym.schema.events import ErrorView
+from tinkergym.schema.sampling import Completion, SampleFailure
+from tinkergym.tool_calls.call import ToolCall
+
+RESERVED = frozenset(
+    {
+        *("row", "sample", "text", "finish_reason", "prompt_tokens", "completion_tokens", "policy_version"),
+        *("tool_calls", "token_ids", "logprobs", "error"),
+    }
+)
+"""Names of results that no kept column may have."""
+_OF_THE_ROW = frozenset({"", "prompt", "prompt_ids", "images"})
+"""Fields of errors that say something about a row, not about the run."""
+
+
+def completed_line(
+    row: PromptRow, sample: int, completion: Completion, *, token_ids: bool, logprobs: bool
+) -> dict[str, Any]:
+    """Return the results of one completion of a row."""
+    assert row.renderer is not None
+    text = completion.text
+    if text is None:
+        text = row.renderer.decode_answer(completion.token_ids)
+    line: dict[str, Any] = {"row": row.number, "sample": sample, **row.kept, "text": text}
+    if row.renderer.reads_calls:
+        line |= _calls(row, text)
+    line |= {
+        "finish_reason": completion.finish_reason,
+        "prompt_tokens": len(row.token_ids),
+        "completion_tokens": len(completion.token_ids),
+        "policy_version": completion.policy_version,
+    }
+    if token_ids:
+        line["token_ids"] = list(completion.token_ids)
+    if logprobs:
+        line["logprobs"] = list(completion.sampling_logprobs)
+    return line
+
+
+def failed_line(
+    row: PromptRow, sample: int, reason: str, kind: str = "InvalidRequestError"
+) -> dict[str, Any]:
+    """Return the results of a row that has no completion."""
+    message = f"{row.where}: {reason}"
+    return {
+        **{"row": row.number, "sample": sample},
+        **row.kept,
+        **{"text": None, "prompt_tokens": len(row.token_ids), "completion_tokens": 0},
+        "error": {"type": kind, "message": message},
+    }
+
+
+def fault_of(failure: SampleFailure) -> ErrorView:
+    """Return the error of a request that concerns its row only.
+
+    Raises:
+        TinkerGymError: It concerns all rows: the service is away, or refuses the policy or a setting.
+    """
+    error = from_wire(failure.error.model_dump())
+    if isinstance(error, InvalidRequestError) and error.field in _OF_THE_ROW:
+        return failure.error
+    if isinstance(error, NotFoundError) and error.field == "images":
+        return failure.error
+    raise error
+
+
+def _calls(row: PromptRow, text: str) -> dict[str, Any]:
+    """Return the text before the calls of an answer, and the calls; all of it if one cannot be parsed."""
+    assert row.renderer is not None
+    try:
+        read = row.renderer.call_grammar.read(text)
+    except TemplateError:
+        return {"tool_calls": []}
+    calls = [
+        {
+            "id": call.id or f"call{number:05d}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+        }
+        for number, call in enumerate(read.calls)
+        if isinstance(call, ToolCall)
+    ]
+    whole = len(calls) == len(read.calls)
+    return {"text": read.content if whole else text, "tool_calls": calls if whole else []}
