@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest
 
 if TYPE_CHECKING:  # torch
     from backend.compute.weights import PolicyWeights
@@ -16,8 +16,16 @@ BASE_POLICY = ""
 Deliver = Callable[[Sequence[Completion | SampleFailure]], None]
 """Called from the engine's thread with finished requests; must return quickly.
 
-If its attribute `gone` exists and becomes true, the caller has disconnected, and the engine may stop.
+If its attribute `gone` exists and becomes true, the caller has disconnected, and the engine may stop. If its
+attribute `parts` exists, it is called likewise with tokens of unfinished requests with `stream`.
 """
+
+
+def deliver_parts(deliver: Deliver, parts: Sequence[CompletionPart]) -> None:
+    """Deliver tokens of unfinished requests, if the caller takes any."""
+    take = getattr(deliver, "parts", None)
+    if take is not None:
+        take(parts)
 
 
 class SamplingEngine(Protocol):
@@ -40,7 +48,10 @@ class SamplingEngine(Protocol):
         ...
 
     def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
-        """Queue requests; each is answered exactly once through `deliver`, possibly several at a time."""
+        """Queue requests; each is answered exactly once through `deliver`, possibly several at a time.
+
+        The tokens of those with `stream` may also be delivered before, see `Deliver`. They are the same.
+        """
         ...
 
     def generate_together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:

@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from backend.engines.protocol import Deliver
+from backend.engines.protocol import Deliver, deliver_parts
 from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest
 from tinkergym.trajectory.digests import NO_DIGEST, completion_digest
 
 _MOST_LEASES = 20_000
@@ -88,6 +88,10 @@ class _Watching:
     def gone(self) -> bool:
         """See `Deliver`."""
         return bool(getattr(self._deliver, "gone", False))
+
+    def parts(self, parts: Sequence[CompletionPart]) -> None:
+        """See `Deliver`."""
+        deliver_parts(self._deliver, parts)
 
     def __call__(self, answers: Sequence[Completion | SampleFailure]) -> None:
         self._captured.note(answers, self._leases)

@@ -34,6 +34,7 @@ from backend.gateway.host_check import HostCheck
 from backend.gateway.request_limits import RequestLimits
 from backend.gateway.session_cookie import SessionCookie
 from backend.gateway.wiring import GatewayParts
+from backend.openai_api import routes_chat, routes_names, routes_text
 
 _JOB_CHECK_THREADS = 8
 """Submissions that are checked, or wait for their check, at once; further ones queue. A tenant has half."""
@@ -122,6 +123,9 @@ def create_app(parts: GatewayParts) -> FastAPI:
         routes_series,
         routes_service,
         routes_stored_episodes,
+        routes_names,
+        routes_chat,
+        routes_text,
     ):
         app.include_router(module.router)
     app.include_router(dashboard_routes(FairRoute))

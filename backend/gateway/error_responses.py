@@ -1,4 +1,7 @@
-"""Every refusal in one format, `{"error": {type, message, hint, field}}`, with the error's own status."""
+"""Every refusal in one format, `{"error": {type, message, hint, field}}`, with the error's own status.
+
+Below the paths of the OpenAI API it is that API's format, with its status.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,22 @@ from tinkergym.errors import (
     ServiceUnavailableError,
     TinkerGymError,
 )
+from tinkergym.openai_api.api_errors import PREFIX, reply_to
 from tinkergym.schema.refusals import Refusal
 
 _log = logging.getLogger(__name__)
 
 
-def error_response(error: TinkerGymError) -> JSONResponse:
-    """Return the response for `error`."""
+def error_response(error: TinkerGymError, path: str) -> JSONResponse:
+    """Return the response for `error` to a request for this path."""
     headers = {}
     if isinstance(error, ServiceUnavailableError):
         headers["Retry-After"] = "1"
     if isinstance(error, AuthenticationError):
         headers["WWW-Authenticate"] = "Bearer"
+    if path.startswith(PREFIX):
+        status, reply = reply_to(error)
+        return JSONResponse(reply.model_dump(), status_code=status, headers=headers)
     return JSONResponse({"error": error.to_wire()}, status_code=error.http_status, headers=headers)
 
 
@@ -46,24 +53,25 @@ def install(app: FastAPI) -> None:
 async def _ours(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, TinkerGymError)
     if getattr(request.state, "is_local_owner", False):
-        return error_response(error)
-    return error_response(parts_of(request).machine_paths.hidden_in_error(error))
+        return error_response(error, request.url.path)
+    return error_response(parts_of(request).machine_paths.hidden_in_error(error), request.url.path)
 
 
-async def _invalid(_request: Request, error: Exception) -> JSONResponse:
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     refusal = Refusal(str(first["loc"][-1]), str(first["msg"]), "see /v1/openapi.json", str(first["type"]))
-    return error_response(refusal.error())
+    return error_response(refusal.error(), request.url.path)
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     asked = f"{request.method} {request.url.path}"
     if error.status_code == 404:
-        return error_response(NotFoundError(f"there is no route {asked}", hint="see /v1/openapi.json"))
+        missing = NotFoundError(f"there is no route {asked}", hint="see /v1/openapi.json")
+        return error_response(missing, request.url.path)
     refusal = InvalidRequestError(f"{asked}: {error.detail}", hint="see /v1/openapi.json")
-    response = error_response(refusal)
+    response = error_response(refusal, request.url.path)
     response.status_code = error.status_code
     return response
 
@@ -79,5 +87,6 @@ async def _unexpected(request: Request, error: Exception) -> JSONResponse:
         InternalServiceError(
             f"the gateway failed at {request.method} {request.url.path}",
             hint="see logs/gateway.log in its data_dir",
-        )
+        ),
+        request.url.path,
     )

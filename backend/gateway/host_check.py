@@ -29,7 +29,7 @@ class HostCheck:
         if scope["type"] == "http":
             for host in Headers(scope=scope).getlist("host"):
                 if not self._is_ours(host):
-                    await error_response(_misdirected(host))(scope, receive, send)
+                    await error_response(_misdirected(host), scope["path"])(scope, receive, send)
                     return
         await self._app(scope, receive, send)
 

@@ -13,6 +13,9 @@ READS: frozenset[tuple[str, str]] = frozenset(
         # Their bodies are too long for a URL.
         ("POST", "/v1/renderer"),
         ("POST", "/v1/images/missing"),
+        ("POST", "/openai/v1/chat/completions"),
+        ("POST", "/openai/v1/completions"),
+        ("POST", "/openai/v1/responses"),
     }
 )
 """Requests that read although they are no GET. Everything else that is no GET is refused."""

@@ -61,12 +61,14 @@ class RequestLimits:
         key = key_in(headers)
         share = _Share(self._bytes, key)
         body = _Body(receive, send, self._limits, share, complete=empty)
-        app = error_response(body.too_large()) if announced > self._limits.body_bytes else self._app
+        app = self._app
+        if announced > self._limits.body_bytes:
+            app = error_response(body.too_large(), scope["path"])
         with ExitStack() as stack:
             stack.callback(share.give_back)
             # Including event streams. Requests without a key never wait, and are not counted.
             if key and not stack.enter_context(Hold(self._open, key)).take():
-                app = error_response(self._too_many())
+                app = error_response(self._too_many(), scope["path"])
             await app(scope, body.receive, body.send)
 
     def _too_many(self) -> TooManyRequestsError:

@@ -34,7 +34,7 @@ def protocol(limits: GatewayLimits) -> type[PunctualHead]:
         f"the service has {limits.connections} connections open, which is its limit",
         hint="try again in a second; the operator can raise limits.connections",
     )
-    answer = error_response(refusal)
+    answer = error_response(refusal, "")
     head = [b"HTTP/1.1 503 Service Unavailable", b"Connection: close"]
     head += [name + b": " + value for name, value in answer.raw_headers]
     return PunctualHead.within(

@@ -23,6 +23,7 @@ from backend.gateway.key_watch import KeyWatch
 from backend.gateway.operator_key import OperatorKey
 from backend.gateway.pool_proofs import PoolProofs
 from backend.gateway.pool_proxy import PoolProxy
+from backend.gateway.renderer_cache import RendererCache
 from backend.gateway.run_series import RunReader
 from backend.gateway.token_texts import TokenReader
 from backend.machine_paths import MachinePaths
@@ -120,6 +121,11 @@ class GatewayParts:
             ConfigError: The configured one cannot be used.
         """
         return OperatorKey.at(self.config.operator_key_file, may_create=self.config.operator_key is None)
+
+    @cached_property
+    def renderers(self) -> RendererCache:
+        """What renders the conversations of the OpenAI API."""
+        return RendererCache()
 
     @cached_property
     def image_room(self) -> QuotaRoom:

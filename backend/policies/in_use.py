@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from tinkergym.agent.sampler import Deliver
-from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+from backend.engines.protocol import Deliver, deliver_parts
+from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest
 
 
 class PoliciesInUse:
@@ -59,6 +59,10 @@ class Answering:
         with self._lock:
             self._waiting.setdefault(resolved.policy, set()).add(resolved.request_id)
             self._in_use._begin(resolved.policy, self)
+
+    def parts(self, parts: Sequence[CompletionPart]) -> None:
+        """See `Deliver`."""
+        deliver_parts(self._deliver, parts)
 
     def __call__(self, answers: Sequence[Completion | SampleFailure]) -> None:
         """Free the policies of answered requests, and pass on the completions."""

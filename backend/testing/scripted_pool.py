@@ -13,7 +13,7 @@ from backend.store.store import PoolRecord
 from backend.testing.scripted_jobs import ScriptedJobs
 from tinkergym.agent.renderer import Renderer
 from tinkergym.schema.episodes import LeaseRequest, SubmitRequest
-from tinkergym.schema.sampling import Completion, SampleBatch, SampleFailure, SampleRequest
+from tinkergym.schema.sampling import Completion, CompletionPart, SampleBatch, SampleFailure, SampleRequest
 from tinkergym.schema.views import RendererBundle
 from tinkergym.testing.samplers import ScriptedSampler
 
@@ -74,4 +74,27 @@ class ScriptedPool(PoolProxy):
         ]
         with self._lock:  # As in an engine, the script answers one batch at a time.
             answers = self.answers(known)
-        return b"".join(answer.model_dump_json(exclude_none=True).encode() + b"\n" for answer in answers)
+        streamed = {request.request_id for request in batch.requests if request.stream}
+        lines = [
+            part.model_dump_json(exclude_none=True)
+            for answer in answers
+            if isinstance(answer, Completion) and answer.request_id in streamed
+            for part in parts_of(answer)
+        ]
+        lines += [answer.model_dump_json(exclude_none=True) for answer in answers]
+        return "".join(f"{line}\n" for line in lines).encode()
+
+
+def parts_of(whole: Completion) -> list[CompletionPart]:
+    """Return a completion's tokens one by one, but not the last."""
+    return [
+        CompletionPart(
+            request_id=whole.request_id,
+            start=place,
+            token_ids=[token],
+            sampling_logprobs=whole.sampling_logprobs[place : place + 1],
+            policy_version=whole.policy_version,
+            top_logprobs=whole.top_logprobs and whole.top_logprobs[place : place + 1],
+        )
+        for place, token in enumerate(whole.token_ids[:-1])
+    ]

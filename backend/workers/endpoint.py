@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Protocol, TypeVar
 
 import uvicorn
@@ -35,7 +36,7 @@ from tinkergym.errors import (
 )
 from tinkergym.schema.data import ImageKept, ImageNames
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
-from tinkergym.schema.sampling import Completion, SampleBatch, SampleFailure, SampleRequest
+from tinkergym.schema.sampling import Completion, CompletionPart, SampleBatch, SampleFailure, SampleRequest
 from tinkergym.schema.views import RendererBundle
 
 _log = logging.getLogger(__name__)
@@ -232,7 +233,9 @@ class PoolEndpoint:
         # In a thread, because a policy may have to be loaded first.
         sample = partial(self._service.sample, batch.requests, receiver, together=batch.together)
         await loop.run_in_executor(self._threads, sample)
-        return LinesResponse(receiver.lines(), len(batch.requests), receiver)
+        # How many parts there will be is not known.
+        streams = any(wanted.stream for wanted in batch.requests)
+        return LinesResponse(receiver.lines(), inf if streams else len(batch.requests), receiver)
 
 
 class _Receiver:
@@ -246,18 +249,23 @@ class _Receiver:
         """Whether the caller disconnected, see `Deliver`."""
         self._loop = loop
         self._wanted = wanted
-        self._arrived: asyncio.Queue[Sequence[Completion | SampleFailure]] = asyncio.Queue()
+        self._arrived: asyncio.Queue[Sequence[Completion | CompletionPart | SampleFailure]] = asyncio.Queue()
 
     def __call__(self, answers: Sequence[Completion | SampleFailure]) -> None:
         # The loop may be closed by now: then no client waits for the completion.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._arrived.put_nowait, list(answers))
 
+    def parts(self, parts: Sequence[CompletionPart]) -> None:
+        """Pass on tokens of unfinished requests, see `Deliver`."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._arrived.put_nowait, list(parts))
+
     async def lines(self) -> AsyncGenerator[bytes, None]:
-        """Yield the completions as they arrive."""
+        """Yield the completions, and parts of them, as they arrive."""
         while self._wanted > 0:
             answers = await self._arrived.get()
-            self._wanted -= len(answers)
+            self._wanted -= sum([not isinstance(answer, CompletionPart) for answer in answers])
             # Unrequested fields are left out: most completions have no text and no further logprobs.
             lines = [answer.model_dump_json(exclude_none=True) + "\n" for answer in answers]
             yield "".join(lines).encode()

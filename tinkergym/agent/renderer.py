@@ -13,6 +13,7 @@ from itertools import takewhile
 from typing import Any
 
 from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
 
 from tinkergym.agent.document_marks import document_marks, template_text_of, tokenizer_of
 from tinkergym.agent.growth import ASKED, Reply, grows
@@ -28,6 +29,7 @@ from tinkergym.agent.image_placeholders import (
 from tinkergym.agent.literal_text import LiteralText
 from tinkergym.agent.stop_strings import StopStrings
 from tinkergym.agent.templates import ChatTemplate
+from tinkergym.agent.token_bytes import token_bytes
 from tinkergym.errors import TemplateError
 from tinkergym.messages import Message, Role, assistant, plain_text, system, user
 from tinkergym.schema.views import ImageRules, RendererBundle
@@ -347,6 +349,32 @@ class Renderer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of any ids with special tokens, for display."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
+
+    def text_ids(self, text: str) -> list[int]:
+        """Return the ids of the beginning of a document, in which special tokens may be written out."""
+        return [*document_marks(self._tokenizer)[0], *self._encode_text(text)]
+
+    def text_stream(self) -> Callable[[int], str]:
+        """Return a function from a completion's tokens, one by one, to the text that each adds.
+
+        A character that has bytes in several tokens comes with the last of them.
+        """
+        stream = DecodeStream(skip_special_tokens=False)
+        return lambda token: stream.step(self._tokenizer, token) or ""
+
+    @property
+    def longest_closing(self) -> int:
+        """The most tokens that may end an answer and are not part of its text."""
+        return max(1, len(self._closing))
+
+    @property
+    def has_channel(self) -> bool:
+        """Whether the template writes answers into a channel, so that other text may precede them."""
+        return bool(self._channel)
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """Return the UTF-8 bytes of a token, which may be a part of a character."""
+        return token_bytes(self._tokenizer, token_id)
 
     def stop_strings(self, stop: Sequence[str]) -> StopStrings:
         """Return a matcher of stop strings for sampled tokens."""

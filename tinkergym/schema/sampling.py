@@ -46,6 +46,9 @@ class SampleRequest(CompletionSettings):
     """Return the logprobs of the prompt's tokens. The prompt is then recomputed without a cache."""
     session_id: str = ""
     """Shared by the requests of one episode, so the next turn finds its cache; empty means no next turn."""
+    stream: bool = False
+    """Also return the tokens while they are being sampled, as `CompletionPart`s. The completion follows, with
+    all of them. Some requests get no parts, such as those of a batch with `together`."""
     images: list[ImageSpan] = Field([], max_length=MOST_PARTS)
     """Where images are in `prompt_ids`: spans of the model's placeholder token. Upload the files first with
     `PUT /v1/images/{sha256}`. Text-only models refuse images."""
@@ -88,6 +91,24 @@ class Completion(WireModel):
     at temperature 1, of the whole distribution. None for the first token."""
 
 
+class CompletionPart(WireModel):
+    """Some of the tokens of a completion that is still being sampled."""
+
+    request_id: str
+    start: int
+    """How many of its tokens precede them."""
+    token_ids: list[TokenId] = Field(max_length=MOST_TOKENS)
+    sampling_logprobs: list[Logprob] = Field(max_length=MOST_TOKENS)
+    policy_version: int
+    top_logprobs: list[Likeliest] | None = Field(None, max_length=MOST_TOKENS)
+    """As in `Completion`."""
+
+    @staticmethod
+    def is_in(line: bytes) -> bool:
+        """Whether a line of a response is one; it is faster than to parse it."""
+        return b'"start":' in line  # Within a text, JSON would escape the quotes.
+
+
 class SampleFailure(WireModel):
     """A sampling request that failed."""
 
@@ -108,7 +129,10 @@ def read_answer(line: bytes) -> Completion | SampleFailure:
 
 
 class SampleBatch(WireModel):
-    """The body of `POST /v1/sample`. The response has one JSON line per request, in order of completion."""
+    """The body of `POST /v1/sample`. The response has one JSON line per request, in order of completion.
+
+    Requests with `stream` have further lines before that one.
+    """
 
     requests: list[SampleRequest] = Field(min_length=1, max_length=4096)
     together: bool = False

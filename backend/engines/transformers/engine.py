@@ -24,6 +24,7 @@ from backend.engines.protocol import Deliver
 from backend.engines.stop_strings import stops_of, stops_refused
 from backend.engines.structured import structure_refused
 from backend.engines.transformers.loaded_policies import LoadedPolicy
+from backend.engines.transformers.open_streams import OpenStreams
 from backend.engines.transformers.packed_model import PackedModel
 from backend.engines.transformers.request_state import RequestState
 from backend.engines.transformers.separate_batches import SeparateBatches
@@ -176,6 +177,7 @@ class TransformersEngine:
         self._wake = threading.Condition()
         self._inbox: list[tuple[_Taken, Deliver]] = []
         self._new_batches: list[_Batch] = []
+        self._streams = OpenStreams()
         self._calls: list[Callable[[], None]] = []
         self._batches: SeparateBatches[_Batch] = SeparateBatches(_BATCHES_AT_ONCE)
         self._closing = self._asleep = False
@@ -364,6 +366,8 @@ class TransformersEngine:
             )
             self._scheduler = self._new_scheduler(self._limits, self._most_active)
         _deliver(done)
+        if self._streams:
+            self._streams.deliver()
 
     def _read_images(self, requests: Sequence[SampleRequest]) -> None:
         """Read images in the caller's thread, while the engine computes; failures are reported later."""
@@ -386,6 +390,7 @@ class TransformersEngine:
     def _accept(self, taken: _Taken, deliver: Deliver) -> None:
         states, refused = self._states(taken, deliver)
         self._scheduler.add(states)
+        self._streams.add(states)
         if refused:
             _call(deliver, refused)
 

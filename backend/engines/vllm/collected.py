@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
@@ -11,6 +12,9 @@ from backend.engines.stop_strings import model_tokenizer
 from tinkergym.agent.stop_strings import StopStrings, stopped_text
 
 Message = dict[str, Any]
+
+_PART_SECONDS = 0.05
+"""How long a stream waits between two parts, except for the first."""
 
 
 class Collected:
@@ -34,6 +38,8 @@ class Collected:
         self.reason = ""
         """Why vLLM ended; empty if a stop string did."""
         self.complete = False
+        self._in_parts = 0, 0.0
+        """How many tokens were in parts, and when the last was made."""
 
     def take(self, output: Any) -> None:
         """Add vLLM's next output."""
@@ -51,6 +57,25 @@ class Collected:
         if output.finished:
             self.complete, self.reason = True, str(completion.finish_reason)
 
+    def part(self) -> Message | None:
+        """Return the tokens since the last part, unless that is too recent."""
+        now = time.monotonic()
+        start, begun = self._in_parts
+        is_due = not start or now - begun >= _PART_SECONDS
+        if self.complete or len(self._tokens) == start or not is_due:
+            return None  # The completion has them.
+        self._in_parts = len(self._tokens), now
+        places = self._places[start:]
+        part: Message = {"start": start, **self._sampled(start)}
+        if self._message["top_logprobs"]:
+            part["top_logprobs"] = [_likeliest(place, self._message["top_logprobs"]) for place in places]
+        return part
+
+    def _sampled(self, start: int = 0) -> Message:
+        tokens, places = self._tokens[start:], self._places[start:]
+        logprobs = [place[token].logprob for place, token in zip(places, tokens, strict=True)]
+        return {"tokens": tokens, "logprobs": logprobs}
+
     def answer(self) -> Message:
         """Return the completion."""
         message = self._message
@@ -59,10 +84,7 @@ class Collected:
         if self.reason not in {"", "stop", "length"}:
             return {"error": f"vLLM ended the request with {self.reason!r}"}
         answer = {
-            "tokens": self._tokens,
-            "logprobs": [
-                place[token].logprob for place, token in zip(self._places, self._tokens, strict=True)
-            ],
+            **self._sampled(),
             "reason": self.reason or "stop",
             "reused": self._reused,
         }

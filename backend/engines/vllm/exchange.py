@@ -14,10 +14,10 @@ from collections.abc import Collection
 from backend.engines.failures import sender_gone, version_gone
 from backend.engines.protocol import Deliver
 from backend.engines.vllm.kept_process import KeptProcess
-from backend.engines.vllm.open_requests import OpenRequest, OpenRequests, call
+from backend.engines.vllm.open_requests import OpenRequest, OpenRequests, call, call_parts
 from backend.engines.vllm.process import SEE_THE_LOG, Message
 from backend.engines.vllm.published_policies import PolicyVersion, PublishedPolicies
-from backend.engines.vllm.request_messages import completion
+from backend.engines.vllm.request_messages import completion, completion_part
 from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.schema.sampling import Completion, SampleFailure
 
@@ -149,6 +149,11 @@ class Exchange:
                 policy.take_back()
             return True
         number = message["id"]
+        if "part" in message:
+            entry = self._requests.get(number)
+            if entry is not None and entry.request is not None and entry.deliver is not None:
+                call_parts(entry.deliver, [completion_part(entry.request, message["part"])])
+            return True
         entry, answer = self._requests.get(number), None
         if entry is not None and entry.request is not None:
             # Before the request is closed: if parsing fails, the next process gets it again.

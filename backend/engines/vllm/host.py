@@ -222,7 +222,9 @@ class Host:
             prompt_logprobs=0 if message["prompt_logprobs"] else None,
             detokenize=False,
             # omits special tokens.
-            output_kind=RequestOutputKind.DELTA if message["stop_strings"] else RequestOutputKind.FINAL_ONLY,
+            output_kind=RequestOutputKind.DELTA
+            if message["stop_strings"] or message["stream"]
+            else RequestOutputKind.FINAL_ONLY,
             structured_outputs=StructuredOutputsParams(**message["structured"])
             if message["structured"]
             else None,
@@ -251,6 +253,8 @@ class Host:
         try:
             while not found.complete:
                 found.take(queue.get_nowait() or await queue.get())
+                if message["stream"] and (part := found.part()) is not None:
+                    self._send({"id": message["id"], "part": part})
         except asyncio.CancelledError:
             await self._engine.abort(queue.request_id, internal=True)
             raise

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 
 from backend.compute.busy_clock import BusyClock
 from backend.engines.failures import failure
-from backend.engines.protocol import Deliver
+from backend.engines.protocol import Deliver, deliver_parts
 from backend.engines.vllm.process import Message
 from backend.fairness.fair_places import FairPlaces
 from tinkergym.errors import TinkerGymError
-from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest
 
 _log = logging.getLogger(__name__)
 _BATCHES_AT_ONCE = 4
@@ -153,6 +153,14 @@ class OpenRequests:
 def owner(request: SampleRequest) -> str:
     """Return the tenant whose places a request takes."""
     return request.seat.owner or f"/{request.policy}"
+
+
+def call_parts(deliver: Deliver, parts: Sequence[CompletionPart]) -> None:
+    """Deliver parts of completions; an error of the callback is logged."""
+    try:
+        deliver_parts(deliver, parts)
+    except Exception:
+        _log.exception("a callback for parts of %d completions failed; the engine continues", len(parts))
 
 
 def call(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> None:

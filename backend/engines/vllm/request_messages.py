@@ -19,7 +19,7 @@ from backend.engines.vllm.image_files import HandedImages
 from backend.engines.vllm.process import Message
 from backend.engines.vllm.settings import has_tokenizer
 from tinkergym.errors import InternalServiceError, InvalidRequestError, PromptTooLongError, TinkerGymError
-from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest
 from tinkergym.schema.structured import Regex
 
 _log = logging.getLogger(__name__)
@@ -56,6 +56,7 @@ class RequestMessages:
             "stop_strings": list(request.stop),
             "top_logprobs": min(request.top_logprobs, vocabulary),
             "prompt_logprobs": request.prompt_logprobs,
+            "stream": request.stream,
             # Prefixes are cached per policy version, whose states differ, and per tenant: how long a prompt
             # takes would tell one tenant what another has sent.
             "salt": f"{key} {request.seat.owner}",
@@ -127,6 +128,18 @@ def completion(request: SampleRequest, answer: Message) -> Completion | SampleFa
         text=answer.get("text"),
         top_logprobs=answer.get("top_logprobs"),
         prompt_logprobs=of_prompt,
+    )
+
+
+def completion_part(request: SampleRequest, part: Message) -> CompletionPart:
+    """Return tokens of an unfinished request; its completion is checked."""
+    return CompletionPart.model_construct(
+        request_id=request.request_id,
+        start=part["start"],
+        token_ids=part["tokens"],
+        sampling_logprobs=part["logprobs"],
+        policy_version=request.policy_version or 0,
+        top_logprobs=part.get("top_logprobs"),
     )
 
 

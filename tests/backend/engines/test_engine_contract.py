@@ -471,3 +471,52 @@ def test_only_increases_busy_seconds(subject, answers):
     before = subject.engine.busy_seconds
     answers([ask("r", prompt(9))])
     assert subject.engine.busy_seconds >= before
+
+
+class InParts:
+    """Takes a completion, and the tokens delivered before it."""
+
+    def __init__(self):
+        self.early, self.whole, self.gone = [], Future(), False
+        self.began = threading.Event()
+
+    def parts(self, parts):
+        assert not self.whole.done()
+        self.early += parts
+        self.began.set()
+
+    def __call__(self, answers):
+        (answer,) = answers
+        self.whole.set_result(answer)
+
+
+def test_streams_the_tokens_of_the_same_request_unstreamed(subject, answers):
+    request = ask("r", prompt(9), max_tokens=40, top_logprobs=2, seed=5)
+    unstreamed = answers([request])["r"]
+    taker = InParts()
+    subject.engine.submit([request.model_copy(update={"stream": True})], taker)
+    whole = taker.whole.result(60)
+    if subject.tolerance:
+        assert taker.began.is_set()
+    assert whole.token_ids == unstreamed.token_ids
+    assert whole.sampling_logprobs == pytest.approx(unstreamed.sampling_logprobs, abs=subject.tolerance)
+    at = 0
+    for part in taker.early:
+        assert part.start == at
+        at += len(part.token_ids)
+        these = slice(part.start, at)
+        assert part.token_ids == whole.token_ids[these]
+        assert part.sampling_logprobs == whole.sampling_logprobs[these]
+        assert part.top_logprobs == whole.top_logprobs[these]
+
+
+def test_ends_stream_whose_sender_is_gone(subject, answers):
+    taker = InParts()
+    request = ask("long", prompt(9), max_tokens=900, stream=True)
+    subject.engine.submit([request], taker)
+    if subject.tolerance:
+        assert taker.began.wait(60)
+    taker.gone = True
+    if subject.tolerance:
+        assert taker.whole.result(60).error.type == "ServiceUnavailableError"
+    assert answers([ask("next", prompt(4))])["next"].token_ids

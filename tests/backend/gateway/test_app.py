@@ -17,16 +17,23 @@ TENANTLESS |= {"/v1/environments", "/v1/evaluations", "/v1/policies"}
 
 
 TENANTLESS |= {"/v1/jobs/summaries"}
-TENANTLESS |= {"/v1/images/missing", "/v1/images/{sha256}"}
+TENANTLESS |= {"/openai/v1/models", "/v1/images/missing", "/v1/images/{sha256}"}
 TENANTLESS |= {"/v1/data/{data_id}", "/v1/data/chunks/{sha256}"}
 """Routes without a job's id in their path; /v1/sample has it in the body, of data and of references to
 policies their own tests tell.
 """
 
 
+OF_OPENAI = "/openai/"
+"""Below it, errors have the format of the OpenAI API."""
+
+
 def error_of(response):
     error = response.json()["error"]
-    assert set(error) == {"type", "message", "hint", "field", "code"}
+    is_openai = response.request.url.path.startswith(OF_OPENAI)
+    assert set(error) == (
+        {"type", "message", "param", "code"} if is_openai else {"type", "message", "hint", "field", "code"}
+    )
     return error
 
 
@@ -37,13 +44,14 @@ def every_route(client):
 
 def filled(path, job_id):
     digest = hashlib.sha256(job_id.encode()).hexdigest()
+    name = job_id if path.startswith(OF_OPENAI) else "manifest.json"
     return path.format(
         job_id=job_id,
         policy_id=job_id,
         seq=1,
         step=1,
         episode_id="e",
-        name="manifest.json",
+        name=name,
         sha256=digest,
         data_id=digest,
     )
@@ -55,7 +63,14 @@ BODIES = {
     "/v1/jobs/{job_id}/episodes/lease": {"worker_id": "w", "max_episodes": 1, "wait_seconds": 0},
     "/v1/jobs/{job_id}/episodes/submit": {"worker_id": "w", "results": []},
     "/v1/policies/{policy_id}/calls": {"seq": 1, "call": {"op": "publish"}},
+    "/openai/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}]},
+    "/openai/v1/completions": {"prompt": "a"},
+    "/openai/v1/responses": {"input": "a"},
 }
+
+
+def body_of(path, job_id):
+    return BODIES.get(path, {}) | ({"model": job_id} if path.startswith(OF_OPENAI) else {})
 
 
 def test_matches_inventory_with_what_the_clients_know(client):
@@ -102,6 +117,11 @@ def test_matches_inventory_with_what_the_clients_know(client):
         ("GET", "/v1/policies/{policy_id}/calls"),
         ("POST", "/v1/policies/{policy_id}/calls"),
         ("GET", "/v1/policies/{policy_id}/calls/{seq}"),
+        ("GET", "/openai/v1/models"),
+        ("GET", "/openai/v1/models/{name}"),
+        ("POST", "/openai/v1/chat/completions"),
+        ("POST", "/openai/v1/completions"),
+        ("POST", "/openai/v1/responses"),
     }
 
 
@@ -115,7 +135,7 @@ def test_answers_nothing_but_health_without_a_valid_key(gateway, key):
                 assert response.status_code == 200
             else:
                 assert response.status_code == 401, (method, path)
-                assert error_of(response)["type"] == "AuthenticationError"
+                assert error_of(response)["code"] in {"authentication", "invalid_api_key"}
 
 
 def test_answers_another_tenants_job_as_missing_on_every_route(gateway, client, spec):
@@ -125,7 +145,9 @@ def test_answers_another_tenants_job_as_missing_on_every_route(gateway, client, 
             if path in TENANTLESS:
                 continue
             answers = [
-                bob.request(method, filled(path, asked), json=BODIES.get(path) if method == "POST" else None)
+                bob.request(
+                    method, filled(path, asked), json=body_of(path, asked) if method == "POST" else None
+                )
                 for asked in (job_id, "job-never")
             ]
             assert [answer.status_code for answer in answers] == [404, 404], (method, path)

@@ -5,7 +5,8 @@ import sqlite3
 import pytest
 
 from backend.gateway.read_only import READS
-from tests.backend.gateway.test_app import BODIES, OPEN, every_route, filled
+from tests.backend.gateway import test_app
+from tests.backend.gateway.test_app import OPEN, every_route, filled
 
 pytestmark = pytest.mark.service
 
@@ -29,8 +30,8 @@ SAMPLE = {"requests": [{"request_id": "r", "policy": "nano", "prompt_ids": [1], 
 SECRET = "ada-alone-knows-this"
 
 
-def body_of(path, spec):
-    return {"/v1/sample": SAMPLE, "/v1/jobs": spec}.get(path, BODIES.get(path, {}))
+def body_of(path, spec, job_id):
+    return {"/v1/sample": SAMPLE, "/v1/jobs": spec}.get(path, test_app.body_of(path, job_id))
 
 
 def everything(gateway):
@@ -47,7 +48,7 @@ def ask_all(gateway, key, job_id, spec):
     """Send a plausible request to every route; yield each with its response."""
     with gateway.client(tenant="") as client:
         for method, path in every_route(client):
-            body = None if method == "GET" else body_of(path, spec)
+            body = None if method == "GET" else body_of(path, spec, job_id)
             headers = {"Authorization": f"Bearer {key}"}
             yield (
                 (method, path),

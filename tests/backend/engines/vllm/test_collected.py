@@ -35,3 +35,15 @@ def test_reports_structure_without_a_grammar_as_such():
 
 def test_completes_no_answer_before_its_last_output():
     assert not collected(output([1, 2])).complete
+
+
+def test_makes_parts_of_a_stream_with_the_tokens_since_the_last():
+    found = collected(stream=True)
+    assert found.part() is None
+    found.take(output([5]))
+    assert found.part() == {"start": 0, "tokens": [5], "logprobs": [-1.0]}
+    found.take(output([6]))
+    assert found.part() is None  # too soon after the first
+    found.take(output([7], reason="stop"))
+    assert found.part() is None  # the completion has them
+    assert found.answer()["tokens"] == [5, 6, 7]

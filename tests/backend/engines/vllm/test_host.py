@@ -131,6 +131,7 @@ def request_for(policy, number):
         "seed": 0,
         "stop": [],
         "stop_strings": [],
+        "stream": False,
         "top_logprobs": 0,
         "prompt_logprobs": False,
         "structured": None,

@@ -1,0 +1,155 @@
+"""Requests for tokens on their way to pools: whose policies they are, and which pool answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from math import inf
+
+from fastapi import Request
+
+from backend.admission.request_bounds import refuse_too_many_logprobs
+from backend.fairness.fair_places import Hold
+from backend.gateway.dependencies import key_of
+from backend.gateway.fair_routes import in_turn, read_now
+from backend.gateway.pool_choice import pools_at_hand, want_pool
+from backend.gateway.wiring import GatewayParts, parts_of
+from backend.store.store import TenantStore
+from tinkergym.errors import InvalidRequestError, TooManyRequestsError
+from tinkergym.schema.ids import SeatRef
+from tinkergym.schema.sampling import CompletionPart, SampleBatch, SampleRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Requests that pools are answering."""
+
+    lines: AsyncGenerator[bytes, None]
+    """Chunks: one line per request, in order of completion, and before it the parts of one with `stream`."""
+    count: float
+    """The number of lines; infinity if it is not known."""
+    held: AsyncExitStack
+    """Exited at the end; before the last line it ends the pools' work."""
+
+
+async def begin_sampling(
+    request: Request, tenant: TenantStore, requests: list[SampleRequest], *, together: bool = False
+) -> Sampling:
+    """Send requests to the pools of their policies; `requests` is empty afterwards.
+
+    Opened here, so that a refusal by a pool is an HTTP error and not a broken stream.
+
+    Raises:
+        InvalidRequestError: Two have one id, or they want too many logprobs.
+        NotFoundError: A policy is neither a job of this tenant nor a model.
+        TooManyRequestsError: The tenant has too many requests in flight already.
+        ServiceUnavailableError: The model is not loaded yet; a pool has been requested.
+    """
+    parts = parts_of(request)
+    if len({wanted.request_id for wanted in requests}) < len(requests):
+        raise InvalidRequestError("two requests have one request_id", field="requests.request_id")
+    refuse_too_many_logprobs(requests)
+    policies = {wanted.policy for wanted in requests}
+    chosen = await read_now(tenant.tenant_id, pools_at_hand, parts, tenant, policies)
+    missing = next((policy for policy in policies if policy not in chosen), None)
+    if missing is not None:
+        raise await in_turn(tenant.tenant_id, want_pool, parts, tenant, missing)
+    by_pool: dict[str, list[SampleRequest]] = defaultdict(list)
+    for wanted in requests:
+        by_pool[chosen[wanted.policy].pool_id].append(wanted)
+    bodies = {
+        pool_id: _batch_json(_in_own_sessions(some, tenant.tenant_id), together)
+        for pool_id, some in by_pool.items()
+    }
+    # The parsed body is many times as large as the raw one, and sampling may take minutes.
+    by_pool.clear()
+    count, streams = len(requests), any(wanted.stream for wanted in requests)
+    requests.clear()
+    pools = {pool.pool_id: pool for pool in chosen.values()}
+    stack = AsyncExitStack()
+    try:
+        flying = stack.enter_context(_in_flight(parts, tenant.tenant_id, count))
+        sources = []
+        for pool_id, body in bodies.items():
+            source = await stack.enter_async_context(parts.proxy.stream(pools[pool_id], "/sample", body))
+            # The response breaks off, and the client gets the reason when it requests the rest.
+            stack.enter_context(parts.key_watch.watched(key_of(request), source.break_off))
+            sources.append(source.chunks)
+    except BaseException:
+        await stack.aclose()
+        raise
+    lines = _streamed(sources, flying) if streams else _lines(sources, flying)
+    return Sampling(lines, inf if streams else count, stack)
+
+
+def _in_flight(parts: GatewayParts, tenant_id: str, count: int) -> Hold:
+    """Count requests until they are answered.
+
+    Raises:
+        TooManyRequestsError: The tenant has too many in flight already.
+    """
+    hold = Hold(parts.in_flight, tenant_id)
+    if not hold.take(count):
+        raise TooManyRequestsError(
+            f"{parts.in_flight.held(tenant_id)} of your sampling requests are in flight, and the service "
+            f"allows {parts.in_flight.most_of_one} at a time",
+            hint="send more when some have finished; the operator can raise limits.samples_in_flight",
+        )
+    return hold
+
+
+def _in_own_sessions(requests: list[SampleRequest], tenant_id: str) -> list[SampleRequest]:
+    """Prefix the sessions with the tenant, even an empty one: the engine shares caches only within an owner.
+
+    Timing could reveal the contents of a shared cache, such as another tenant's prompt to the same model.
+    """
+    owned = SeatRef.prefix_of(tenant_id)
+    return [one.model_copy(update={"session_id": owned + one.session_id}) for one in requests]
+
+
+def _batch_json(requests: list[SampleRequest], together: bool) -> bytes:
+    return SampleBatch.model_construct(requests=requests, together=together).model_dump_json().encode()
+
+
+async def _lines(sources: list[AsyncIterator[bytes]], flying: Hold) -> AsyncGenerator[bytes, None]:
+    async for chunk in sources[0] if len(sources) == 1 else _merged(sources):
+        flying.give(chunk.count(b"\n"))
+        yield chunk
+
+
+async def _streamed(sources: list[AsyncIterator[bytes]], flying: Hold) -> AsyncGenerator[bytes, None]:
+    """Yield whole lines, some of which are parts of completions."""
+    async for chunk in _whole_lines(sources[0]) if len(sources) == 1 else _merged(sources):
+        flying.give(sum([not CompletionPart.is_in(line) for line in chunk.splitlines()]))
+        yield chunk
+
+
+async def _whole_lines(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield chunks that end with a line."""
+    rest = b""
+    async for chunk in source:
+        whole, newline, rest = (rest + chunk).rpartition(b"\n")
+        if newline:
+            yield whole + newline
+    if rest:
+        yield rest + b"\n"
+
+
+async def _merged(sources: list[AsyncIterator[bytes]]) -> AsyncIterator[bytes]:
+    """Interleave streams of lines without splitting a line."""
+    arrived: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=16)
+
+    async def pump(source: AsyncIterator[bytes]) -> None:
+        async for lines in _whole_lines(source):
+            await arrived.put(lines)
+        await arrived.put(None)
+
+    async with asyncio.TaskGroup() as group:
+        for source in sources:
+            group.create_task(pump(source))
+        for _ in sources:
+            while (lines := await arrived.get()) is not None:
+                yield lines

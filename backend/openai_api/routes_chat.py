@@ -1,0 +1,86 @@
+"""`POST /openai/v1/chat/completions` and `/responses`: conversations, continued by a policy."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import StreamingResponse
+
+from backend.gateway.dependencies import Tenant, body_of, describes
+from backend.gateway.fair_routes import FairRoute, in_turn
+from backend.openai_api.image_intake import image_reader
+from backend.openai_api.sampled import completions_of
+from backend.openai_api.served_policies import served_policy
+from backend.openai_api.sse import DONE, as_event, streamed
+from backend.store.store import TenantStore
+from tinkergym.openai_api.chat_choices import chat_choices
+from tinkergym.openai_api.chat_request import ChatRequest
+from tinkergym.openai_api.chat_stream import ChatStream
+from tinkergym.openai_api.responses_answer import ResponsesReply
+from tinkergym.openai_api.responses_request import ResponsesRequest
+from tinkergym.openai_api.token_requests import Prompt, chat_prompt, token_requests
+from tinkergym.schema.sampling import SampleRequest
+
+router = APIRouter(prefix="/openai/v1", route_class=FairRoute)
+
+
+@router.post("/chat/completions", openapi_extra=describes(ChatRequest), response_class=StreamingResponse)
+async def complete_chat(
+    request: Request, tenant: Tenant, wanted: Annotated[ChatRequest, Depends(body_of(ChatRequest))]
+) -> Response:
+    """Continue a conversation: JSON, or server-sent events with `stream`."""
+    prompt, asked = await _asked(request, tenant, wanted)
+    reply_id, created = f"chatcmpl-{secrets.token_hex(12)}", int(time.time())
+    if wanted.stream:
+        stream = ChatStream(prompt, wanted, reply_id, created)
+
+        def closing() -> Iterator[bytes]:
+            if wanted.wants_usage:
+                yield as_event(stream.usage())
+            yield DONE
+
+        return await streamed(request, tenant, asked, stream, closing())
+    found = await completions_of(request, tenant, asked)
+    reply = chat_choices(prompt, wanted, found, reply_id, created)
+    return Response(reply.model_dump_json(), media_type="application/json")
+
+
+@router.post("/responses", openapi_extra=describes(ResponsesRequest), response_class=StreamingResponse)
+async def respond(
+    request: Request, tenant: Tenant, wanted: Annotated[ResponsesRequest, Depends(body_of(ResponsesRequest))]
+) -> Response:
+    """Continue a conversation that the request has whole: JSON, or server-sent events with `stream`."""
+    chat = wanted.chat()
+    prompt, asked = await _asked(request, tenant, chat)
+    reply = ResponsesReply(prompt, wanted, chat, int(time.time()))
+    if wanted.stream:
+        return await streamed(request, tenant, asked, reply, ())
+    (found,) = await completions_of(request, tenant, asked)
+    return Response(_json(reply.whole(found)), media_type="application/json")
+
+
+async def _asked(
+    request: Request, tenant: TenantStore, wanted: ChatRequest
+) -> tuple[Prompt, list[SampleRequest]]:
+    """Return the prompt of a conversation, and the requests for its completions."""
+    served = await served_policy(request, tenant, wanted.model)
+    read_image = image_reader(request, tenant)
+    prompt = await in_turn(tenant.tenant_id, chat_prompt, served.renderer, wanted, read_image)
+    requests = token_requests(
+        [prompt],
+        wanted,
+        served.policy,
+        longest=wanted.longest,
+        top_logprobs=wanted.top_logprobs,
+        structured=wanted.structured,
+    )
+    return prompt, requests
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

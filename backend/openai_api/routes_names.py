@@ -1,0 +1,54 @@
+"""`GET /openai/v1/models`: the models and policies that requests can name."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+
+from backend.gateway.dependencies import Tenant
+from backend.gateway.fair_routes import FairRoute
+from backend.gateway.wiring import GatewayParts, parts_of
+from backend.openai_api.served_policies import served_policy
+from backend.store.store import TenantStore
+from tinkergym.openai_api.chat_answer import ServedModel, ServedModels
+from tinkergym.schema.ids import policy_of
+
+router = APIRouter(prefix="/openai/v1", route_class=FairRoute)
+
+_OWNER = "tinkergym"
+_MOST_JOBS = 100
+"""The newest ones are listed; requests can also name the others."""
+
+
+@router.get("/models")
+def list_served(request: Request, tenant: Tenant) -> ServedModels:
+    """List the models, and the policies of your newest jobs."""
+    return ServedModels(data=[*_models(parts_of(request)), *_policies(parts_of(request), tenant)])
+
+
+@router.get("/models/{name:path}")
+async def show_served(request: Request, tenant: Tenant, name: str) -> ServedModel:
+    """Return a model, or one of your policies, by any name that a request may have."""
+    served = await served_policy(request, tenant, name)
+    return ServedModel(id=name, created=0, owned_by=_OWNER, max_model_len=served.renderer.context_length)
+
+
+def _models(parts: GatewayParts) -> list[ServedModel]:
+    return [
+        ServedModel(id=view.name, created=0, owned_by=_OWNER, max_model_len=view.context_length)
+        for view in parts.catalog.listed()
+        if view.context_length
+    ]
+
+
+def _policies(parts: GatewayParts, tenant: TenantStore) -> list[ServedModel]:
+    lengths = {view.name: view.context_length for view in parts.catalog.listed()}
+    return [
+        ServedModel(
+            id=policy_of(job.job_id, agent),
+            created=int(job.created_at),
+            owned_by=tenant.tenant_id,
+            max_model_len=lengths.get(job.spec.for_agent(agent).model, 0),
+        )
+        for job in tenant.list_jobs(limit=_MOST_JOBS)
+        for agent in (job.spec.trained_agents if len(job.spec.trained_agents) > 1 else [""])
+    ]

@@ -1,0 +1,50 @@
+"""`POST /openai/v1/completions`: texts and token ids, continued by a policy."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import StreamingResponse
+
+from backend.gateway.dependencies import Tenant, body_of, describes
+from backend.gateway.fair_routes import FairRoute, in_turn
+from backend.openai_api.sampled import completions_of
+from backend.openai_api.served_policies import served_policy
+from backend.openai_api.sse import DONE, as_event, streamed
+from tinkergym.openai_api.text_answer import TextChoices
+from tinkergym.openai_api.text_request import TextRequest
+from tinkergym.openai_api.token_requests import text_prompts, token_requests
+
+router = APIRouter(prefix="/openai/v1", route_class=FairRoute)
+
+
+@router.post("/completions", openapi_extra=describes(TextRequest), response_class=StreamingResponse)
+async def complete_text(
+    request: Request, tenant: Tenant, wanted: Annotated[TextRequest, Depends(body_of(TextRequest))]
+) -> Response:
+    """Continue texts or token ids as they are: JSON, or server-sent events with `stream`."""
+    served = await served_policy(request, tenant, wanted.model)
+    prompts = await in_turn(tenant.tenant_id, text_prompts, served.renderer, wanted.prompts)
+    asked = token_requests(
+        prompts,
+        wanted,
+        served.policy,
+        longest=wanted.max_tokens,
+        top_logprobs=wanted.logprobs or 0,
+        structured=wanted.structured,
+    )
+    choices = TextChoices(prompts, wanted, f"cmpl-{secrets.token_hex(12)}", int(time.time()))
+    if wanted.stream:
+
+        def closing() -> Iterator[bytes]:
+            if wanted.wants_usage:
+                yield as_event(choices.usage())
+            yield DONE
+
+        return await streamed(request, tenant, asked, choices, closing())
+    found = await completions_of(request, tenant, asked)
+    return Response(choices.whole(found).model_dump_json(), media_type="application/json")

@@ -1,0 +1,98 @@
+"""Completions for requests of the OpenAI API: wait for the model, sample, stop when the client is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from backend.gateway.sample_dispatch import begin_sampling
+from backend.gateway.wiring import parts_of
+from backend.store.store import TenantStore
+from tinkergym.errors import ServiceUnavailableError, TooManyRequestsError, from_wire
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest, read_answer
+
+Value = TypeVar("Value")
+
+_PAUSE_SECONDS = 0.2
+
+
+async def completions_of(
+    request: Request, tenant: TenantStore, wanted: list[SampleRequest]
+) -> list[Completion]:
+    """Return the completions in the order of the requests.
+
+    Raises:
+        TinkerGymError: One failed.
+        ServiceUnavailableError: The model was not loaded in time, or its worker died.
+    """
+
+    async def sample() -> list[Completion]:
+        found = {one.request_id: one async for one in _answers(request, tenant, wanted)}
+        if len(found) < len(wanted):
+            raise ServiceUnavailableError("the model's worker broke off", hint="send the request again")
+        return [found[one.request_id] for one in wanted]
+
+    return await unless_gone(request, patiently(request, sample))
+
+
+async def patiently(request: Request, attempt: Callable[[], Awaitable[Value]]) -> Value:
+    """Return what `attempt` returns; repeat it while the model is being loaded, for a limited time.
+
+    Raises:
+        ServiceUnavailableError: It was not loaded in time.
+    """
+    deadline = time.monotonic() + parts_of(request).config.limits.warm_up_seconds
+    while True:
+        try:
+            return await attempt()
+        except TooManyRequestsError:
+            raise
+        except ServiceUnavailableError:
+            if time.monotonic() >= deadline:
+                raise
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, Value]) -> Value:
+    """Return what `work` returns, or cancel it when the client disconnects.
+
+    Raises:
+        ClientDisconnect: The client is gone.
+    """
+    task, gone = asyncio.create_task(work), asyncio.create_task(_gone(request))
+    try:
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _answers(
+    request: Request, tenant: TenantStore, wanted: list[SampleRequest]
+) -> AsyncIterator[Completion]:
+    sampling = await begin_sampling(request, tenant, list(wanted))
+    async with sampling.held, aclosing(sampling.lines):
+        rest = b""
+        async for chunk in sampling.lines:
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                answer = read_answer(line)
+                if isinstance(answer, SampleFailure):
+                    raise from_wire(answer.error.model_dump())
+                yield answer

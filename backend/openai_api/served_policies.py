@@ -1,0 +1,76 @@
+"""Names of the OpenAI API: which policy a request means, and what renders its conversations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from fastapi import Request
+
+from backend.admission.offered_models import may_name
+from backend.gateway.fair_threads import FairThreads
+from backend.gateway.wiring import GatewayParts, parts_of
+from backend.store.store import TenantStore
+from tinkergym.agent.renderer import Renderer
+from tinkergym.errors import NotFoundError, UnknownModelError
+from tinkergym.openai_api.token_requests import Policy
+from tinkergym.schema.ids import PolicyRef, policy_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedPolicy:
+    """A policy, and what turns conversations into its tokens."""
+
+    policy: Policy
+    renderer: Renderer
+
+
+async def served_policy(request: Request, tenant: TenantStore, name: str) -> ServedPolicy:
+    """Return the policy that a request's `model` names.
+
+    Raises:
+        NotFoundError: This tenant has no policy or model of that name. It never means another one.
+        InvalidRequestError: It names a job that trains several policies.
+    """
+    # Reading a new model's files takes a second or more.
+    threads: FairThreads = request.app.state.catalog_reads
+    read = partial(_served, parts_of(request), tenant, name)
+    return await threads.run(tenant.tenant_id, read, abandon_on_cancel=True)
+
+
+def _served(parts: GatewayParts, tenant: TenantStore, name: str) -> ServedPolicy:
+    if PolicyRef.is_meant(name):
+        return _policy(parts, tenant, name)
+    if not may_name(parts.config, tenant, name):
+        raise _unknown(name)
+    try:
+        bundle = parts.catalog.renderer(parts.catalog.known_as(name))
+    except UnknownModelError:
+        raise _unknown(name) from None
+    return ServedPolicy(policy=Policy(name=bundle.model), renderer=parts.renderers.of(bundle))
+
+
+def _policy(parts: GatewayParts, tenant: TenantStore, name: str) -> ServedPolicy:
+    ref = PolicyRef.find(name)
+    if ref is None:
+        raise _unknown(name)
+    found = tenant.find_policy(ref, field="model")
+    spec = tenant.get_job(found.job_id).spec.for_agent(found.agent)
+    bundle = parts.catalog.renderer(spec.model, spec.chat_template)
+    # In training, what the job sets replaces what the environment sets.
+    variables = {**(spec.played.environment_variables if spec.played else {}), **spec.template_variables}
+    return ServedPolicy(
+        policy=Policy(
+            name=policy_of(found.job_id, found.agent),
+            version=None if ref.is_newest else found.version(field="model"),
+        ),
+        renderer=parts.renderers.of(bundle.with_settings(variables, spec.template_date)),
+    )
+
+
+def _unknown(name: str) -> NotFoundError:
+    return NotFoundError(
+        f"there is no model or policy {name!r}",
+        hint="GET /openai/v1/models lists models and your policies",
+        field="model",
+    )

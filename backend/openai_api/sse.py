@@ -1,0 +1,166 @@
+"""Streams of the OpenAI API: server-sent events made from the pools' answers while they arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from contextlib import suppress
+from math import inf
+from typing import Any, Protocol
+
+from fastapi import Request
+from pydantic import BaseModel
+
+from backend.gateway.sample_dispatch import Sampling, begin_sampling
+from backend.lines_response import LinesResponse
+from backend.openai_api.sampled import patiently, unless_gone
+from backend.store.store import TenantStore
+from tinkergym.errors import ServiceUnavailableError, TinkerGymError, from_wire
+from tinkergym.openai_api.api_errors import reply_to
+from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest, read_answer
+
+_SILENT_SECONDS = 15.0
+"""After this long without an event a comment is sent: proxies end silent connections."""
+
+Event = BaseModel | dict[str, Any]
+
+
+class Events(Protocol):
+    """Makes the events of one response."""
+
+    def part(self, index: int, part: CompletionPart) -> Iterator[Event]:
+        """Return the events for some tokens of a choice."""
+        ...
+
+    def end(self, index: int, whole: Completion) -> Iterator[Event]:
+        """Return the last events of a choice."""
+        ...
+
+
+class EventsResponse(LinesResponse):
+    """Sends events; ends the work for them when the client disconnects."""
+
+    media_type = "text/event-stream"
+
+
+async def streamed(
+    request: Request,
+    tenant: TenantStore,
+    wanted: list[SampleRequest],
+    events: Events,
+    closing: Iterable[bytes],
+) -> EventsResponse:
+    """Return a response that streams the choices of these requests.
+
+    Args:
+        request: The client's request.
+        tenant: Its tenant.
+        wanted: The requests for tokens, in the order of the choices.
+        events: Makes the events.
+        closing: What is sent after all choices; made when they have ended.
+
+    Raises:
+        TinkerGymError: The first answer is an error. Later ones are events.
+    """
+
+    async def begin() -> tuple[Sampling, bytes]:
+        asked = [one.model_copy(update={"stream": True}) for one in wanted]
+        sampling = await begin_sampling(request, tenant, asked)
+        try:
+            first = await anext(sampling.lines, b"")
+            for line in first.splitlines():
+                _read(line)
+        except BaseException:
+            await sampling.held.aclose()
+            raise
+        return sampling, first
+
+    sampling, first = await unless_gone(request, patiently(request, begin))
+    places = {one.request_id: place for place, one in enumerate(wanted)}
+    chunks = _events(_Choices(places, events), first, sampling.lines, closing)
+    return EventsResponse(chunks, inf, sampling.held)
+
+
+class _Choices:
+    """Which choices have ended."""
+
+    def __init__(self, places: dict[str, int], events: Events) -> None:
+        self._places, self._events = places, events
+        self.missing = set(places)
+
+    def take(self, chunk: bytes) -> bytes:
+        """Return the events for some lines.
+
+        Raises:
+            TinkerGymError: One says that a request failed.
+        """
+        sent = bytearray()
+        for line in chunk.splitlines():
+            answer = _read(line)
+            place = self._places[answer.request_id]
+            if isinstance(answer, Completion):
+                self.missing.discard(answer.request_id)
+                found = self._events.end(place, answer)
+            else:
+                found = self._events.part(place, answer)
+            for event in found:
+                sent += as_event(event)
+        return bytes(sent)
+
+
+async def _events(
+    choices: _Choices, first: bytes, lines: AsyncGenerator[bytes, None], closing: Iterable[bytes]
+) -> AsyncGenerator[bytes, None]:
+    try:
+        yield choices.take(first)
+        async for chunk in _with_comments(lines, _SILENT_SECONDS):
+            yield b": still sampling\n\n" if chunk is None else choices.take(chunk)
+        if choices.missing:
+            raise ServiceUnavailableError("the model's worker broke off", hint="send the request again")
+    except TinkerGymError as error:
+        _, reply = reply_to(error)
+        yield as_event(reply)
+        return
+    yield b"".join(closing)
+
+
+async def _with_comments(lines: AsyncGenerator[bytes, None], seconds: float) -> AsyncIterator[bytes | None]:
+    """Yield the chunks, and None whenever none has come for so long."""
+    coming = asyncio.ensure_future(anext(lines, b""))
+    try:
+        while True:
+            done, _ = await asyncio.wait([coming], timeout=seconds)
+            if not done:
+                yield None
+                continue
+            if not (chunk := coming.result()):
+                return
+            coming = asyncio.ensure_future(anext(lines, b""))
+            yield chunk
+    finally:
+        coming.cancel()
+        with suppress(asyncio.CancelledError):
+            await coming
+        await lines.aclose()
+
+
+def _read(line: bytes) -> Completion | CompletionPart:
+    if CompletionPart.is_in(line):
+        return CompletionPart.model_validate_json(line)
+    answer = read_answer(line)
+    if isinstance(answer, SampleFailure):
+        raise from_wire(answer.error.model_dump())
+    return answer
+
+
+def as_event(event: Event) -> bytes:
+    """Return an event as it is sent; those of `/responses` also have their type outside."""
+    if isinstance(event, BaseModel):
+        return b"data: " + event.model_dump_json().encode() + b"\n\n"
+    data = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
+    return b"event: " + str(event["type"]).encode() + b"\ndata: " + data + b"\n\n"
+
+
+DONE = b"data: [DONE]\n\n"
+"""The last line of a stream."""

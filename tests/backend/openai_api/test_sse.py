@@ -1,0 +1,64 @@
+import json
+
+import pytest
+
+pytestmark = pytest.mark.service
+
+
+def events_of(response):
+    """Return a stream's events, without the last line, which has a form of its own."""
+    assert response.headers["content-type"].startswith("text/event-stream")
+    lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
+    assert lines.pop() == "[DONE]"
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("text", ["hello", "é 漢字 🙂", "a, b. c\n\n"])
+def test_streams_what_the_unstreamed_request_returns(chat, text):
+    settings = {"logprobs": True, "top_logprobs": 1, "return_token_ids": True, "n": 2, "seed": 1}
+    whole = chat(f"SAY {text}", **settings).json()
+    events = events_of(chat(f"SAY {text}", stream=True, **settings))
+    assert {event["object"] for event in events} == {"chat.completion.chunk"}
+    assert events[0]["prompt_token_ids"] == whole["prompt_token_ids"]
+    for choice in whole["choices"]:
+        own = [c for event in events for c in event["choices"] if c["index"] == choice["index"]]
+        assert own[0]["delta"] == {"role": "assistant", "content": ""}
+        assert "".join(c["delta"].get("content", "") for c in own) == choice["message"]["content"] == text
+        assert [token for c in own for token in c.get("token_ids") or []] == choice["token_ids"]
+        tokens = [token for c in own if c["logprobs"] for token in c["logprobs"]["content"]]
+        assert tokens == choice["logprobs"]["content"]
+        assert [c["finish_reason"] for c in own] == [None] * (len(own) - 1) + [choice["finish_reason"]]
+
+
+def test_ends_with_usage_without_a_choice_if_wanted(chat):
+    whole = chat("SAY hello").json()
+    with_usage = events_of(chat("SAY hello", stream=True, stream_options={"include_usage": True}))
+    assert (with_usage[-1]["choices"], with_usage[-1]["usage"]) == ([], whole["usage"])
+    assert all("usage" not in event for event in events_of(chat("SAY hello", stream=True)))
+
+
+def test_holds_stop_strings_back_from_streams(chat):
+    events = events_of(chat("SAY go STOLEN STOP on", stream=True, stop=["STOP"]))
+    pieces = [c["delta"].get("content", "") for event in events for c in event["choices"]]
+    assert "".join(pieces) == "go STOLEN "
+
+
+def test_answers_errors_before_the_first_token_as_statuses(chat, service):
+    assert chat("a" * 600, stream=True).status_code == 400
+    assert chat(stream=True, model="gpt-9").status_code == 404
+
+
+def test_streams_texts_of_both_other_routes(api):
+    asked = {"model": "nano", "prompt": "SAY one<|im_end|>", "stream": True}
+    events = events_of(api.post("completions", json=asked))
+    assert "".join(c["text"] for event in events for c in event["choices"]) == "one"
+    asked = {"model": "nano", "input": "SAY two", "stream": True}
+    blocks = [block.split("\n") for block in api.post("responses", json=asked).text.split("\n\n") if block]
+    found = [json.loads(data.removeprefix("data: ")) for _, data in blocks]
+    assert [event["type"] for event in found] == [name.removeprefix("event: ") for name, _ in blocks]
+    assert [event["sequence_number"] for event in found] == list(range(len(found)))
+    deltas = [event["delta"] for event in found if event["type"] == "response.output_text.delta"]
+    assert "".join(deltas) == "two"
+    last = found[-1]
+    assert (last["type"], last["response"]["status"]) == ("response.completed", "completed")
+    assert last["response"]["output"][0]["content"][0]["text"] == "two"

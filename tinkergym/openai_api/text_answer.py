@@ -1,0 +1,165 @@
+"""The response of `POST /completions`, whole or as the events of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from tinkergym.openai_api.chat_answer import PromptLogprobs, Reply, Usage
+from tinkergym.openai_api.chat_choices import fingerprint
+from tinkergym.openai_api.chat_stream import SampledPieces
+from tinkergym.openai_api.completion_text import prompt_logprobs_of, text_of
+from tinkergym.openai_api.sampling_fields import MOST_CHOICES
+from tinkergym.openai_api.text_request import TextRequest
+from tinkergym.openai_api.token_requests import Prompt
+from tinkergym.schema.model import WireModel
+from tinkergym.schema.sampling import Completion, CompletionPart, Likeliest
+from tinkergym.trajectory.trajectory import MOST_TOKENS, Logprob, TokenId
+
+
+class TextLogprobs(WireModel):
+    """The tokens of a choice, those of the prompt included if it is returned."""
+
+    tokens: list[str] = Field(max_length=MOST_TOKENS)
+    token_logprobs: list[Logprob | None] = Field(max_length=MOST_TOKENS)
+    """In nats; None for the first token of a prompt."""
+    top_logprobs: list[dict[str, float] | None] = Field(max_length=MOST_TOKENS)
+    """The likeliest tokens, and the one that was sampled; None for the prompt's."""
+    text_offset: list[int] = Field(max_length=MOST_TOKENS)
+
+
+class TextChoice(Reply):
+    """One completion, or what an event adds to it."""
+
+    if_set = frozenset({"token_ids", "prompt_token_ids", "prompt_logprobs"})
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | None = None
+    finish_reason: Literal["stop", "length"] | None = None
+    token_ids: list[TokenId] | None = Field(None, max_length=MOST_TOKENS)
+    prompt_token_ids: list[TokenId] | None = Field(None, max_length=MOST_TOKENS)
+    prompt_logprobs: PromptLogprobs | None = Field(None, max_length=MOST_TOKENS)
+
+
+class TextReply(Reply):
+    """A whole response, or an event of a stream."""
+
+    if_set = frozenset({"usage"})
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[TextChoice] = Field(max_length=MOST_CHOICES)
+    usage: Usage | None = None
+    system_fingerprint: str
+
+
+class TextChoices:
+    """The choices of one response, from whole completions or from their parts."""
+
+    def __init__(self, prompts: Sequence[Prompt], wanted: TextRequest, reply_id: str, created: int) -> None:
+        """Start before the first token."""
+        self._prompts = [prompt for prompt in prompts for _ in range(wanted.n)]
+        self._wanted, self._id, self._created = wanted, reply_id, created
+        self._pieces = [SampledPieces(prompt, wanted.stops) for prompt in self._prompts]
+        self._characters = [0] * len(self._pieces)
+        self._version = 0
+
+    def whole(self, found: Sequence[Completion]) -> TextReply:
+        """Return the whole response."""
+        choices = [self._whole(index, one) for index, one in enumerate(found)]
+        for pieces, one in zip(self._pieces, found, strict=True):
+            pieces.token_ids = one.token_ids
+        self._version = found[0].policy_version
+        return self._reply(choices, self._usage())
+
+    def part(self, index: int, part: CompletionPart) -> Iterator[TextReply]:
+        """Yield the events for some tokens of a choice."""
+        self._version = part.policy_version
+        text, new = self._pieces[index].part(part)
+        ids = part.token_ids[new]
+        if text or (ids and (self._wanted.logprobs is not None or self._wanted.return_token_ids)):
+            yield self._reply([self._choice(index, text, part, new)])
+
+    def end(self, index: int, whole: Completion) -> Iterator[TextReply]:
+        """Yield the last event of a choice."""
+        self._version = whole.policy_version
+        text, _, new, _ = self._pieces[index].end(whole)
+        choice = self._choice(index, text, whole, new)
+        yield self._reply([choice.model_copy(update={"finish_reason": whole.finish_reason})])
+
+    def usage(self) -> TextReply:
+        """Return the event after all choices, with the numbers of tokens."""
+        return self._reply([], self._usage())
+
+    def _usage(self) -> Usage:
+        prompts = self._prompts[:: self._wanted.n]
+        sampled = sum(len(pieces.token_ids) for pieces in self._pieces)
+        return Usage.of(sum(len(prompt.token_ids) for prompt in prompts), sampled)
+
+    def _whole(self, index: int, one: Completion) -> TextChoice:
+        prompt, echo = self._prompts[index], self._wanted.echo
+        before = prompt.renderer.decode(prompt.token_ids) if echo else ""
+        choice = self._choice(index, text_of(prompt.renderer, one), one, slice(0, None), before=before)
+        changes: dict[str, object] = {"finish_reason": one.finish_reason}
+        if one.prompt_logprobs is not None and self._wanted.wants_prompt_logprobs:
+            changes["prompt_logprobs"] = prompt_logprobs_of(prompt.renderer, prompt.token_ids, one)
+        if self._wanted.return_token_ids:
+            changes["prompt_token_ids"] = prompt.token_ids
+        return choice.model_copy(update={**changes, "text": before + choice.text})
+
+    def _choice(
+        self, index: int, text: str, part: CompletionPart | Completion, new: slice, before: str = ""
+    ) -> TextChoice:
+        logprobs = None
+        if self._wanted.logprobs is not None:
+            logprobs = self._logprobs(index, part, new, before)
+        ids = part.token_ids[new]
+        return TextChoice(
+            index=index,
+            text=text,
+            logprobs=logprobs,
+            token_ids=ids if self._wanted.return_token_ids else None,
+        )
+
+    def _logprobs(
+        self, index: int, part: CompletionPart | Completion, new: slice, before: str
+    ) -> TextLogprobs:
+        """Return the logprobs of some tokens, after those of the prompt if `before` is its text."""
+        prompt = self._prompts[index]
+        ids, logprobs = list(part.token_ids[new]), list[float | None](part.sampling_logprobs[new])
+        tops = [None] * len(ids) if part.top_logprobs is None else list(part.top_logprobs[new])
+        likeliest: list[dict[str, float] | None] = [
+            None if top is None else self._named(prompt, top, token, logprob)
+            for top, token, logprob in zip(tops, ids, logprobs, strict=True)
+        ]
+        if before and isinstance(part, Completion):
+            ids = prompt.token_ids + ids
+            logprobs = [*(part.prompt_logprobs or [None] * len(prompt.token_ids)), *logprobs]
+            likeliest = [*[None] * len(prompt.token_ids), *likeliest]
+        tokens = [prompt.renderer.decode([token]) for token in ids]
+        offsets = []
+        for token in tokens:
+            offsets.append(self._characters[index])
+            self._characters[index] += len(token)
+        return TextLogprobs(
+            tokens=tokens, token_logprobs=logprobs, top_logprobs=likeliest, text_offset=offsets
+        )
+
+    def _named(self, prompt: Prompt, top: Likeliest, token: int, logprob: float | None) -> dict[str, float]:
+        named = {prompt.renderer.decode([one]): value for one, value in top}
+        return named if logprob is None else {prompt.renderer.decode([token]): logprob, **named}
+
+    def _reply(self, choices: list[TextChoice], usage: Usage | None = None) -> TextReply:
+        return TextReply(
+            id=self._id,
+            created=self._created,
+            model=self._wanted.model,
+            choices=choices,
+            usage=usage,
+            system_fingerprint=fingerprint(self._version),
+        )

@@ -1,0 +1,132 @@
+"""Requests of the API as requests for tokens: the prompt rendered, the settings translated."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tinkergym.agent.renderer import Renderer
+from tinkergym.errors import PromptTooLongError
+from tinkergym.images.stored_images import image_file
+from tinkergym.openai_api.chat_messages import ReadImage, conversation
+from tinkergym.openai_api.chat_request import ChatRequest
+from tinkergym.openai_api.completion_text import CallReader
+from tinkergym.openai_api.sampling_fields import SamplingFields
+from tinkergym.schema.sampling import SampleRequest
+from tinkergym.schema.structured import Structured
+from tinkergym.trajectory.content_parts import ImageSpan
+
+_SEEDS = 2**64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What a completion continues."""
+
+    renderer: Renderer
+    """The policy's, with the tools and the variables of the request."""
+    token_ids: list[int]
+    images: list[ImageSpan] = field(default_factory=list)
+    calls: CallReader | None = None
+    """Reads calls from completions, if the prompt offers tools."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Whose tokens are sampled."""
+
+    name: str
+    """A job's id, with its agent, or a model's name."""
+    version: int | None = None
+    """None is the newest."""
+
+
+def chat_prompt(renderer: Renderer, request: ChatRequest, read_image: ReadImage = image_file) -> Prompt:
+    """Render a conversation as the agent loop renders the same one in training.
+
+    Raises:
+        TemplateError: The template does not show the tools or a message, or has no such variable.
+        InvalidRequestError: A message is invalid.
+    """
+    messages, tools = conversation(request.messages, read_image), request.shown_tools
+    shown = renderer.with_tools(tools, request.variables)
+    token_ids = shown.start(messages)
+    return Prompt(
+        renderer=shown,
+        token_ids=token_ids,
+        images=shown.spans(token_ids, messages),
+        calls=CallReader(shown, tools, messages) if tools else None,
+    )
+
+
+def text_prompts(renderer: Renderer, given: Sequence[str | list[int]]) -> list[Prompt]:
+    """Return texts, and lists of token ids, as prompts."""
+    return [
+        Prompt(renderer=renderer, token_ids=renderer.text_ids(one) if isinstance(one, str) else list(one))
+        for one in given
+    ]
+
+
+def token_requests(
+    prompts: Sequence[Prompt],
+    fields: SamplingFields,
+    policy: Policy,
+    *,
+    longest: int | None,
+    top_logprobs: int = 0,
+    structured: Structured | None = None,
+) -> list[SampleRequest]:
+    """Return the requests for `n` completions of each prompt, in the order of the choices.
+
+    Raises:
+        PromptTooLongError: A prompt leaves no room for a completion.
+    """
+    name, first = f"openai-{secrets.token_hex(12)}", fields.seed
+    seed = secrets.randbits(63) if first is None else first
+    requests: list[SampleRequest] = []
+    for prompt in prompts:
+        room = _room(prompt)
+        shared = {
+            "policy": policy.name,
+            "policy_version": policy.version,
+            "prompt_ids": prompt.token_ids,
+            "max_tokens": room if longest is None else min(longest, room),
+            "temperature": fields.temperature,
+            "top_p": fields.top_p,
+            "top_k": max(0, fields.top_k),
+            "structured": structured,
+            "stop": fields.stops,
+            "stop_ids": prompt.renderer.stop_ids,
+            "top_logprobs": top_logprobs,
+            "images": prompt.images,
+        }
+        for number in range(fields.n):
+            index = len(requests)
+            requests.append(
+                # Its parts are checked, and the settings are within the same bounds.
+                SampleRequest.model_validate(
+                    {
+                        **shared,
+                        "request_id": f"{name}-{index}",
+                        "seed": (seed + number) % _SEEDS,
+                        # The same for all completions of a prompt.
+                        "prompt_logprobs": fields.needs_prompt_logprobs and number == 0,
+                    }
+                )
+            )
+    return requests
+
+
+def _room(prompt: Prompt) -> int:
+    """Return how many tokens fit behind a prompt."""
+    most = prompt.renderer.context_length
+    room = most - len(prompt.token_ids)
+    if room < 1:
+        raise PromptTooLongError(
+            f"the prompt has {len(prompt.token_ids)} tokens, and this model's maximum context length is "
+            f"{most} tokens, which includes the completion",
+            hint="shorten it",
+            field="messages",
+        )
+    return room
