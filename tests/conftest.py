@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from backend.store import sqlite_file
+from tests.warm_stores import use_warm_stores
 from tinkergym.registration.environments import register, unregister
 from tinkergym.testing.faults import hangs_end
 
@@ -15,6 +16,7 @@ for _number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(_number, lambda *_: None)
 
 sqlite_file.SYNCHRONOUS = "OFF"  # as `os.fsync`, see the other conftest.py
+use_warm_stores()
 
 
 @pytest.fixture
