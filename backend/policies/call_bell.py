@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 
@@ -19,6 +20,8 @@ class CallBell:
         """Number of the last finished call, by policy."""
         self._sampled: dict[str, float] = {}
         """When a policy that is trained here was last sampled."""
+        self._forgotten: Counter[str] = Counter()
+        """How often each policy was forgotten."""
 
     def ring(self) -> None:
         """Wake all waiting threads."""
@@ -33,8 +36,13 @@ class CallBell:
             self._changed.notify_all()
 
     def forget(self, policy: str) -> None:
-        """Forget a policy that is no longer trained here: calls executed elsewhere are unknown."""
+        """Forget a policy that is no longer trained here: calls executed elsewhere are unknown.
+
+        Who waits for one of its calls looks into the store, which may have the result.
+        """
         with self._changed:
+            self._forgotten[policy] += 1
+            self._changed.notify_all()
             self._done.pop(policy, None)
             self._sampled.pop(policy, None)
 
@@ -59,8 +67,11 @@ class CallBell:
             self._changed.wait_for(lambda: self._rung > rung, seconds)
 
     def wait_until_done(self, policy: str, seq: int, seconds: float) -> None:
-        """Ring, and wait until a policy's calls up to `seq` are done, at most `seconds`."""
+        """Ring; wait until a policy's calls up to `seq` are done or it is forgotten, at most `seconds`."""
         with self._changed:
             self._rung += 1
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._done.get(policy, 0) >= seq, seconds)
+            before = self._forgotten[policy]
+            self._changed.wait_for(
+                lambda: self._done.get(policy, 0) >= seq or self._forgotten[policy] > before, seconds
+            )

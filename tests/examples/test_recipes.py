@@ -16,10 +16,10 @@ from benchmarks.common import service
 from tinkergym.remote import policy as remote_policy
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
+pytestmark = [pytest.mark.service, pytest.mark.full("recipes take minutes")]
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RECIPES = sorted(path.parent.name for path in EXAMPLES.glob("*/train.py"))
-ONE = "bandit"
-"""For each run of the tests; the others take minutes."""
 FACTS = {
     "dialogue": lambda facts: (
         set(facts["pass_hat"]) == {"before", "after"} and all(facts["pass_hat"].values())
@@ -51,14 +51,7 @@ def prepare(name, monkeypatch, tmp_path):
         monkeypatch.setenv("PYTHONPATH", str(EXAMPLES.parent / "tests" / "counterparts"))
 
 
-@pytest.mark.service
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name == ONE else pytest.mark.full("a recipe of many"))
-        for name in RECIPES
-    ],
-)
+@pytest.mark.parametrize("name", RECIPES)
 def test_runs_the_short_form_to_its_report(running, monkeypatch, tmp_path, name):
     prepare(name, monkeypatch, tmp_path)
     result = run(running, monkeypatch, tmp_path, name, "--short")
@@ -76,8 +69,6 @@ def test_runs_the_short_form_to_its_report(running, monkeypatch, tmp_path, name)
             check_that_all_read_the_same_token_ids(client.job(result["job"]), monkeypatch)
 
 
-@pytest.mark.service
-@pytest.mark.full("a recipe of many")
 def test_runs_control_with_shuffled_rewards_and_labels_it_so(running, monkeypatch, tmp_path):
     result = run(running, monkeypatch, tmp_path, "bandit", "--short", "--control")
     assert result["control"] is True

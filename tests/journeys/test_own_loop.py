@@ -257,6 +257,11 @@ def test_reopens_policy_in_another_script_and_continues_from_its_publish(client)
         again.cancel()
 
 
+def test_runs_the_example(service, capsys):
+    assert len(runpy.run_path(str(EXAMPLE))["main"](steps=1)) == 1
+
+
+@pytest.mark.full("trains twelve times as long")
 def test_learns_by_the_example(service, capsys):
     rewards = runpy.run_path(str(EXAMPLE))["main"](steps=12)
     assert sum(rewards[-3:]) > sum(rewards[:3]) + 0.3

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import date
+from functools import lru_cache
 from typing import Any
 
 import jinja2
@@ -51,7 +52,7 @@ class ChatTemplate:
         try:
             source.encode()  # Half a surrogate pair has no tokens.
             with bounded():
-                self._template = _environment().from_string(source)
+                self._template = _compiled(source)
         # Deep nesting causes Python's own errors, not Jinja's.
         except Exception as error:
             raise TemplateError(
@@ -138,6 +139,12 @@ def _environment() -> BoundedEnvironment:
     environment.add_filter("tojson", _tojson)
     environment.globals["raise_exception"] = _raise_exception
     return environment
+
+
+@lru_cache(maxsize=32)
+def _compiled(source: str) -> jinja2.Template:
+    """Compile a source once for all renderers of it, whatever tools and variables they show."""
+    return _environment().from_string(source)
 
 
 def _tojson(

@@ -69,6 +69,9 @@ def test_restarts_killed_gateway_on_same_port_while_requests_wait(shared):
     assert draft.exists()
 
 
+@pytest.mark.full(
+    "waits as long as a gateway may take; `test_probe` and `test_restarted_part` have the rules"
+)
 def test_restarts_a_gateway_that_hangs(shared):
     hung = shared.gateway()
     hung.suspend()
@@ -89,6 +92,8 @@ def test_restarts_a_scheduler_that_cannot_stay_and_leaves_nothing_between(servin
             first.append(psutil.Process(int(pid)))
     # Killed ones may still wait for their parent.
     assert not still_alive(first)
+    served.process.send_signal(signal.SIGHUP)
+    assert served.process.wait(timeout=60.0) == 0
 
 
 def test_keeps_key_and_jobs_over_restart_and_awaits_new_scheduler(serving):
@@ -102,6 +107,7 @@ def test_keeps_key_and_jobs_over_restart_and_awaits_new_scheduler(serving):
     assert again.local["api_key"] == served.local["api_key"]
     assert again.get("/v1/jobs").status_code == 200
     assert "scheduler" in again.get("/v1/health").json()["waiting_for"]
+    again.end_by(signal.SIGINT)
 
 
 def test_rejects_second_service_on_one_data_folder(shared, capfd):
@@ -162,11 +168,6 @@ def test_rejects_an_engine_that_is_not_installed_before_any_job(tmp_path, monkey
 def test_frees_the_data_folder_after_a_refusal(tmp_path, capfd):
     for _ in range(2):
         assert "cannot listen" in refusal(capfd, f"data_dir={tmp_path / 'data'}", "host=192.0.2.1")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])  # SIGTERM: test_main, with a restart
-def test_leaves_nothing_behind_when_it_is_stopped(serving, number):
-    serving().end_by(number)
 
 
 def test_ends_deaf_process_immediately_by_a_second_signal(serving):

@@ -37,6 +37,18 @@ def test_forgets_what_a_forgotten_policy_did():
     bell.wait_until_done("p", 1, 0.0)  # gives up at once; a loop elsewhere may do it
 
 
+def test_waits_no_longer_for_a_policy_that_is_forgotten():
+    bell = CallBell()
+    before = bell.rung
+    waiting = threading.Thread(target=bell.wait_until_done, args=("p", 1, 60.0))
+    waiting.start()
+    bell.wait(before, 60.0)
+    bell.forget("other")
+    bell.forget("p")
+    waiting.join(30.0)
+    assert not waiting.is_alive()
+
+
 def test_counts_sampling_of_a_policy_trained_here_as_use():
     now = 10.0
     bell = CallBell(lambda: now)
