@@ -26,5 +26,13 @@ class RankLostError(TinkerGymError):
     """A process of a data-parallel group died or stopped responding, and with it the group."""
 
 
+class WeightsUnavailableError(TinkerGymError):
+    """An engine host could not fetch a version's weights: their source is gone, or has a newer version."""
+
+
+class WeightsDamagedError(TinkerGymError):
+    """The weights of a policy's version reached an engine host with other bytes than were published."""
+
+
 class BlobsUnavailableError(ServiceUnavailableError):
     """The blob store does not answer, or lacks what the database names; nothing is known to be damaged."""

@@ -6,7 +6,6 @@ callers this was 40 % of the gateway's computing.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -16,8 +15,8 @@ from dataclasses import dataclass
 import aiohttp
 
 from backend.store.store import PoolRecord
-from backend.worker_url import socket_path
-from tinkergym.errors import InternalServiceError, ServiceUnavailableError, TinkerGymError, from_wire
+from backend.worker_calls import KEEP_ALIVE_SECONDS, open_session, refusal
+from tinkergym.errors import ServiceUnavailableError
 
 Bytes = bytes | bytearray
 
@@ -26,7 +25,6 @@ _SAMPLE_SILENCE_SECONDS = 600.0
 _CALL_SECONDS = 90.0
 """Longer than the longest wait of a `LeaseRequest`."""
 _CONNECT_SECONDS = 5.0
-_KEEP_ALIVE_SECONDS = 30.0
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +80,7 @@ class PoolProxy:
                 session.post(path, data=body, params=params, headers=headers, timeout=timeout) as response,
             ):
                 if response.status >= 400:
-                    raise _refusal(response.status, await response.read())
+                    raise refusal(response.status, await response.read())
                 yield response
         except aiohttp.ClientError as error:
             raise ServiceUnavailableError(
@@ -106,7 +104,7 @@ class PoolProxy:
         known = self._sessions.get(url)
         if known is None:
             idle = self._idle()  # When a new pool appears, drop sessions of ended ones.
-            known = self._sessions[url] = _Session(_session_with(url))
+            known = self._sessions[url] = _Session(open_session(url))
             for session in idle:
                 await session.close()
         known.calls += 1
@@ -118,7 +116,7 @@ class PoolProxy:
 
     def _idle(self) -> list[aiohttp.ClientSession]:
         """Drop sessions without open connections; one that is still needed is opened again."""
-        before = self._clock() - _KEEP_ALIVE_SECONDS
+        before = self._clock() - KEEP_ALIVE_SECONDS
         idle = [url for url, known in self._sessions.items() if not known.calls and known.used_at < before]
         return [self._sessions.pop(url).session for url in idle]
 
@@ -134,32 +132,9 @@ class _Session:
     """When the last call ended."""
 
 
-def _session_with(url: str) -> aiohttp.ClientSession:
-    # No limit: every waiting worker holds one connection, and one must never wait for another's response.
-    path = socket_path(url)
-    connector: aiohttp.BaseConnector = (
-        aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS)
-        if path is None
-        else aiohttp.UnixConnector(str(path), limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS)
-    )
-    base = url if path is None else "http://pool"
-    return aiohttp.ClientSession(base, connector=connector, cookie_jar=aiohttp.DummyCookieJar())
-
-
 async def _until_it_breaks(response: aiohttp.ClientResponse, pool: PoolRecord) -> AsyncIterator[bytes]:
     try:
         async for chunk in response.content.iter_any():
             yield chunk
     except aiohttp.ClientError as error:
         _log.warning("a response of pool %s broke off: %s", pool.pool_id, type(error).__name__)
-
-
-def _refusal(status: int, body: bytes) -> TinkerGymError:
-    try:
-        error = from_wire(json.loads(body)["error"])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return InternalServiceError(f"the model's worker returned HTTP status {status}")
-    if status == 401:
-        # The gateway's token, not the client's key: a restarted pool on the same socket.
-        return ServiceUnavailableError("the model's worker has just been restarted", hint="try again")
-    return error

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from backend.engines.protocol import SamplingEngine
+from backend.engines.spread.spread_engine import SpreadEngine
 from backend.policies.directory import PolicyDirectory
 from backend.policies.early_requests import EarlyRequests
 from backend.policies.pool_learner import PoolLearner
@@ -29,6 +30,8 @@ class ServedModel:
     learner: PoolLearner
     directory: PolicyDirectory
     early: EarlyRequests
+    spread: SpreadEngine | None = None
+    """The engine, if engine hosts may join it."""
 
     def close(self) -> None:
         """Free its memory."""

@@ -9,6 +9,8 @@ from functools import lru_cache
 
 from backend.catalog.models import load_renderer_bundle
 from backend.engines.protocol import Deliver
+from backend.engines.spread.orders import Done, EngineJoins, WantedPieces
+from backend.engines.spread.spread_engine import SpreadEngine
 from backend.workers.endpoint import Player
 from backend.workers.pool_health import PoolHealth
 from backend.workers.pool_images import PoolImages
@@ -120,6 +122,22 @@ class PoolRoutes:
     def add_image(self, sha256: str, data: bytes, player: Player) -> ImageKept:
         """Store an image for the player's tenant."""
         return self._images.add(self._tenant_of(player), sha256, data)
+
+    def join_engine(self, joins: EngineJoins) -> Done:
+        """Add an engine host to the pool, or note that it lives."""
+        self._spread.join(joins)
+        return Done()
+
+    def read_weights(self, wanted: WantedPieces) -> bytes:
+        """Return pieces of published weights, one after the other."""
+        return self._spread.read_weights(wanted)
+
+    @property
+    def _spread(self) -> SpreadEngine:
+        spread = self._parts.own.spread
+        if spread is None:
+            raise NotFoundError(f"the pool of {self._parts.own.model!r} has one engine only")
+        return spread
 
     def _tenant_of(self, player: Player) -> str:
         pulse = self._jobs.pulses.get(player.job_id)

@@ -14,8 +14,9 @@ from transformers import AutoModelForCausalLM
 from backend.compute.weights import AdapterWeights, FullWeights, PolicyWeights
 from backend.config import PACKAGED_MODELS, VllmSettings
 from backend.engines.protocol import SamplingEngine
-from backend.engines.scripted.engine import ScriptedEngine
+from backend.engines.scripted.engine import Script, ScriptedEngine
 from backend.engines.transformers.engine import TransformersEngine
+from tests.backend.engines.fleet import Fleet
 from tests.backend.tiny_models import make_model, write_json  # noqa: F401
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
@@ -67,10 +68,12 @@ class ScriptedSubject:
 
     def __init__(self) -> None:
         self._tokens: dict[tuple[str, int], int] = {("", 0): 11}
-        self.engine: SamplingEngine = ScriptedEngine(
-            self._script, context_length=1024, logprob=-0.5, model_directory=NANO
-        )
+        self.engine: SamplingEngine = self.engine_of(self._script)
         self.tokenizer = Tokenizer.from_file(str(NANO / "tokenizer.json"))
+
+    @staticmethod
+    def engine_of(script: Script) -> ScriptedEngine:
+        return ScriptedEngine(script, context_length=1024, logprob=-0.5, model_directory=NANO)
 
     def _script(self, request: SampleRequest) -> list[int]:
         return [self._tokens[request.policy, request.policy_version or 0]] * request.max_tokens
@@ -107,6 +110,16 @@ def some_adapter(model: Any, seed: int) -> AdapterWeights:
             tensors[f"{key}A.weight"] = torch.randn(4, wide, generator=generator) * 0.1
             tensors[f"{key}B.weight"] = torch.randn(high, 4, generator=generator) * 0.1
     return AdapterWeights(rank=4, alpha=8.0, tensors=tensors)
+
+
+class SpreadSubject(ScriptedSubject):
+    """The same with an engine host, which answers every second request."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.fleet = Fleet(self.engine, folder)
+        self.fleet.add(ScriptedSubject.engine_of(self._script))
+        self.engine = self.fleet.engine
 
 
 class ModelSubject:
@@ -250,11 +263,12 @@ def vllm_subject() -> Iterator[ModelSubject]:
 @pytest.fixture(
     params=[
         "scripted",
+        "spread",
         "transformers",
         pytest.param("vllm", marks=pytest.mark.service),
     ]
 )
-def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
+def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
     """Each engine in turn, without policies."""
     made: Subject
     if request.param == "vllm":
@@ -262,6 +276,11 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
         yield made
         for policy in made.engine.loaded():
             made.engine.retire(policy)
+        return
+    if request.param == "spread":
+        spread = SpreadSubject(tmp_path_factory.mktemp("fleet"))
+        yield spread
+        spread.fleet.close()
         return
     made = ScriptedSubject() if request.param == "scripted" else ModelSubject(TransformersEngine(NANO))
     yield made

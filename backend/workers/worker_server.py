@@ -1,0 +1,169 @@
+"""An HTTP server of a worker: listens at its URL, requires its token, and turns our errors into responses."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from math import inf
+from typing import TypeVar
+
+import uvicorn
+from pydantic import BaseModel, ValidationError
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from backend import worker_url
+from backend.engines.protocol import Deliver
+from backend.lines_response import LinesResponse
+from tinkergym.errors import (
+    AuthenticationError,
+    InternalServiceError,
+    InvalidRequestError,
+    TinkerGymError,
+)
+from tinkergym.schema.sampling import Completion, CompletionPart, SampleBatch, SampleFailure, SampleRequest
+
+_log = logging.getLogger(__name__)
+_Body = TypeVar("_Body", bound=BaseModel)
+
+Handler = Callable[[Request], Awaitable[Response]]
+Sample = Callable[[Sequence[SampleRequest], Deliver, bool], None]
+"""Answers each request once through `deliver`; the last argument is `SampleBatch.together`."""
+
+
+class WorkerServer:
+    """Serves handlers from a thread until closed."""
+
+    def __init__(self, name: str, url: str, token: str, handlers: Mapping[tuple[str, str], Handler]) -> None:
+        """Listen at `url`, or at a free port for port 0; `self.url` then has the port.
+
+        Args:
+            name: Of the thread.
+            url: See `backend.worker_url.listen`.
+            token: The token that every request must present.
+            handlers: By method and path.
+        """
+        self._token = token.encode()
+        routes = [
+            Route(path, self._guarded(handler), methods=[method])
+            for (method, path), handler in handlers.items()
+        ]
+        config = uvicorn.Config(
+            Starlette(routes=routes),
+            lifespan="off",
+            access_log=False,
+            log_level="warning",
+            timeout_keep_alive=300,
+            log_config=None,
+        )
+        self._server = uvicorn.Server(config)
+        self._listener, self.url = worker_url.listen(url)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening and end requests in progress."""
+        self._server.should_exit = True
+        self._server.force_exit = True
+        self._thread.join(timeout=5.0)
+        worker_url.remove(self.url)
+
+    def _run(self) -> None:
+        self._server.run(sockets=[self._listener])
+
+    def _guarded(self, answer: Handler) -> Handler:
+        async def handler(request: Request) -> Response:
+            try:
+                self._check_token(request)
+                return await answer(request)
+            except TinkerGymError as error:
+                return JSONResponse({"error": error.to_wire()}, status_code=error.http_status)
+            except ClientDisconnect:
+                return Response(status_code=499)  # The client is gone.
+            except Exception as error:
+                _log.exception("%s failed", request.url.path)
+                wrapped = InternalServiceError(f"the worker failed at {request.url.path}: {error!r}")
+                return JSONResponse({"error": wrapped.to_wire()}, status_code=500)
+
+        return handler
+
+    def _check_token(self, request: Request) -> None:
+        given = request.headers.get("authorization", "").encode()
+        if not hmac.compare_digest(given, b"Bearer " + self._token):
+            raise AuthenticationError("the worker's token is missing or wrong")
+
+
+async def in_thread(threads: ThreadPoolExecutor, call: Callable[[], BaseModel]) -> Response:
+    """Run a blocking function in a thread, and convert its result to JSON there."""
+    loop = asyncio.get_running_loop()
+    body = await loop.run_in_executor(threads, lambda: call().model_dump_json())
+    return Response(body, media_type="application/json")
+
+
+async def sampled(request: Request, threads: ThreadPoolExecutor, sample: Sample) -> Response:
+    """Answer a `SampleBatch` with a line per request, as soon as each is there."""
+    loop = asyncio.get_running_loop()
+    batch = read_body(SampleBatch, await request.body())
+    receiver = _Receiver(loop, len(batch.requests))
+    # In a thread, because a policy may have to be loaded first.
+    await loop.run_in_executor(threads, partial(sample, batch.requests, receiver, batch.together))
+    # How many parts there will be is not known.
+    streams = any(wanted.stream for wanted in batch.requests)
+    return LinesResponse(receiver.lines(), inf if streams else len(batch.requests), receiver)
+
+
+class _Receiver:
+    """Passes a call's completions from the engine's thread to the event loop; implements `Deliver`.
+
+    Entered while a client waits for them.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, wanted: int) -> None:
+        self.gone = False
+        """Whether the caller disconnected, see `Deliver`."""
+        self._loop = loop
+        self._wanted = wanted
+        self._arrived: asyncio.Queue[Sequence[Completion | CompletionPart | SampleFailure]] = asyncio.Queue()
+
+    def __call__(self, answers: Sequence[Completion | SampleFailure]) -> None:
+        # The loop may be closed by now: then no client waits for the completion.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._arrived.put_nowait, list(answers))
+
+    def parts(self, parts: Sequence[CompletionPart]) -> None:
+        """Pass on tokens of unfinished requests, see `Deliver`."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._arrived.put_nowait, list(parts))
+
+    async def lines(self) -> AsyncGenerator[bytes, None]:
+        """Yield the completions, and parts of them, as they arrive."""
+        while self._wanted > 0:
+            answers = await self._arrived.get()
+            self._wanted -= sum([not isinstance(answer, CompletionPart) for answer in answers])
+            # Unrequested fields are left out: most completions have no text and no further logprobs.
+            lines = [answer.model_dump_json(exclude_none=True) + "\n" for answer in answers]
+            yield "".join(lines).encode()
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(self, *_: object) -> None:
+        self.gone = True
+
+
+def read_body(kind: type[_Body], body: bytes) -> _Body:
+    """Read JSON; raises InvalidRequestError with the field that is wrong."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise InvalidRequestError(first["msg"], field=field) from error
