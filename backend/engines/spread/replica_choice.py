@@ -37,8 +37,8 @@ class ReplicaChoice:
 
         Args:
             request: The request.
-            loads: Unanswered requests of each replica that may answer it, at least one; the first of the
-                least loaded ones is preferred.
+            loads: Unanswered requests of each replica that may answer it, at least one, by its name; the
+                first of the least loaded ones is preferred.
         """
         least = min(loads.values())
         chosen = self._sessions.get(request.session_id, "") if request.session_id else ""

@@ -31,7 +31,7 @@ from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest, 
 
 _log = logging.getLogger(__name__)
 
-_OWN = ""
+_OWN = "own"
 """The pool's own engine among the replicas."""
 _LOOK_SECONDS = 0.5
 """How often callers that left and replicas that fell silent are looked for."""
