@@ -1,10 +1,10 @@
 """One engine out of several: the pool's own, and those of its engine hosts on this or other machines.
 
 Everything that uses an engine uses this one instead. Batches that must be reproducible bit by bit
-(`generate_together`, `submit_together`) stay on the pool's own engine, whatever joins or leaves; all other
-requests are spread, see `replica_choice`. A replica answers requests only for versions that it reported to
-hold with the published hash. What a lost replica has not answered is asked again elsewhere: a request names
-its seed, so sampling it again is harmless, and only the first answer counts.
+(`generate_together`, `submit_together`) and completions that are sent in parts stay on the pool's own engine,
+whatever joins or leaves; all other requests are spread, see `replica_choice`. A replica answers requests only
+for versions that it reported to hold with the published hash. What a lost replica has not answered is asked
+again elsewhere: a request names its seed, so sampling it again is harmless, and only the first answer counts.
 """
 
 from __future__ import annotations
@@ -20,14 +20,20 @@ from pathlib import Path
 
 from backend.compute.weights import PolicyWeights
 from backend.engines.failures import failure, version_gone
-from backend.engines.protocol import Deliver, SamplingEngine
+from backend.engines.protocol import Deliver, SamplingEngine, deliver_parts
 from backend.engines.spread.orders import EngineJoins, HeldVersion, PublishOrder, RetireOrder, WantedPieces
 from backend.engines.spread.replica import AskedBatch, Replica
 from backend.engines.spread.replica_choice import ReplicaChoice
 from backend.engines.spread.weight_source import WeightSource
 from backend.worker_calls import WorkerAddress, WorkerCalls
 from tinkergym.errors import PolicyVersionGoneError, ServiceUnavailableError, TinkerGymError, from_wire
-from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest, read_answer
+from tinkergym.schema.sampling import (
+    Completion,
+    CompletionPart,
+    SampleFailure,
+    SampleRequest,
+    read_answer,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -225,7 +231,8 @@ class SpreadEngine:
         newest = None if order is None else _held(order)
         loads = {_OWN: own + sum(one.unanswered for one in self._own_asked)}
         versions: dict[str, int] = {}
-        for engine_id, replica in self._replicas.items():
+        # A completion that is sent in parts is not asked again in the middle: it stays here.
+        for engine_id, replica in ({} if request.stream else self._replicas).items():
             version = replica.version_of(request, newest)
             if version is not None:
                 versions[engine_id] = version
@@ -402,6 +409,9 @@ class _CountedDeliver:
     @property
     def gone(self) -> bool:
         return bool(getattr(self._deliver, "gone", False))
+
+    def parts(self, parts: Sequence[CompletionPart]) -> None:
+        deliver_parts(self._deliver, parts)
 
     def __call__(self, answers: Sequence[Completion | SampleFailure]) -> None:
         self.unanswered -= len(answers)
