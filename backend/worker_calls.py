@@ -74,13 +74,24 @@ class WorkerCalls:
     def __init__(self) -> None:
         """Start the thread."""
         self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._closed = False
         self._sessions: dict[str, aiohttp.ClientSession] = {}
         self._thread = threading.Thread(target=self._loop.run_forever, name="worker-calls", daemon=True)
         self._thread.start()
 
     def start(self, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
-        """Run a coroutine in the thread; cancelling the result cancels it."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Run a coroutine in the thread; cancelling the result cancels it.
+
+        After `close` the result is ServiceUnavailableError.
+        """
+        with self._lock:
+            if not self._closed:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        refused: Future[_Result] = Future()
+        refused.set_exception(ServiceUnavailableError("this worker is stopping"))
+        return refused
 
     def post(self, worker: WorkerAddress, path: str, body: str, *, silence_seconds: float) -> bytes:
         """Post JSON and return the body of the response; as `posted`, not from the thread itself."""
@@ -115,7 +126,12 @@ class WorkerCalls:
 
     def close(self) -> None:
         """Cancel what runs, and end the thread."""
-        self.start(self._close()).result(timeout=10.0)
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            closing = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
+        closing.result(timeout=10.0)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5.0)
         self._loop.close()

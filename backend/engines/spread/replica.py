@@ -81,8 +81,8 @@ class Replica:
 
     @property
     def unanswered(self) -> int:
-        """How many requests it has not answered."""
-        return sum(map(len, self.asked))
+        """How many requests it has not answered, of callers that still wait."""
+        return sum(len(batch) for batch in self.asked if not batch.is_gone)
 
     def version_of(self, request: SampleRequest, newest: HeldVersion | None) -> int | None:
         """Return the version with which it can answer a request; None if it cannot.

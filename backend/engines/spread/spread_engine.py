@@ -229,7 +229,7 @@ class SpreadEngine:
         """Return the engine for a request, and the version that it will use there. Needs the lock."""
         order = self._orders.get(request.policy)
         newest = None if order is None else _held(order)
-        loads = {_OWN: own + sum(one.unanswered for one in self._own_asked)}
+        loads = {_OWN: own + sum(one.unanswered for one in self._own_asked if not one.gone)}
         versions: dict[str, int] = {}
         # A completion that is sent in parts is not asked again in the middle: it stays here.
         for engine_id, replica in ({} if request.stream else self._replicas).items():
