@@ -372,6 +372,8 @@ class SpreadEngine:
         with self._changed:
             if not self._is_here(replica):
                 return
+            # First: one that joins again must not use these connections.
+            self._calls.start(self._calls.forget(replica.address))
             del self._replicas[replica.engine_id]
             asked = list(replica.asked)
             self._changed.notify_all()
@@ -379,7 +381,6 @@ class SpreadEngine:
         for batch in asked:
             if batch.sending is not None:
                 batch.sending.cancel()  # Then `_settle` asks the rest elsewhere.
-        self._calls.start(self._calls.forget(replica.address))
 
     async def _look(self) -> None:
         """Notice replicas that are silent, and callers that left."""
