@@ -12,6 +12,7 @@ from backend.dashboard.pages import dashboard_routes
 from backend.evaluations.playing import Evaluations
 from backend.gateway import (
     error_responses,
+    routes_account,
     routes_data,
     routes_episodes,
     routes_evaluations,
@@ -123,6 +124,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         routes_series,
         routes_service,
         routes_stored_episodes,
+        routes_account,
         routes_names,
         routes_chat,
         routes_text,

@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 from pydantic_core import from_json
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, case, func, select, update
 
 from backend.store.database import Database
-from backend.store.job_rows import BODY
+from backend.store.job_rows import BODY, FINAL_STATES
 from backend.store.tables import events, jobs
 from tinkergym.schema.events import JobState, StepEvent, WarningEvent
-from tinkergym.schema.summaries import JobLabels, JobSummary
+from tinkergym.schema.summaries import JobLabels, JobSummary, ModelUsage
 
 _NEWEST_EVENTS = 40
 _STEP, _WARNING = '{"type":"step"', '{"type":"warning"'
@@ -40,6 +40,22 @@ class TenantLists:
                 query = query.where(jobs.c.number < self._own(connection, before).number)
             rows = connection.execute(query.order_by(jobs.c.number.desc()).limit(limit)).all()
             return [_summary(connection, row) for row in rows]
+
+    def usage(self, *, of_all: bool = False) -> list[ModelUsage]:
+        """Return what jobs have used, by model; with `of_all` those of every tenant."""
+        query = select(
+            jobs.c.tenant_id,
+            jobs.c.model,
+            func.count().label("jobs"),
+            func.sum(case((jobs.c.state.in_(FINAL_STATES), 0), else_=1)).label("unfinished"),
+            func.sum(jobs.c.used_seconds).label("used_seconds"),
+            func.sum(jobs.c.used_tokens).label("used_tokens"),
+        ).group_by(jobs.c.tenant_id, jobs.c.model)
+        if not of_all:
+            query = query.where(jobs.c.tenant_id == self.tenant_id)
+        with self._db.read() as connection:
+            rows = connection.execute(query.order_by(jobs.c.tenant_id, jobs.c.model)).mappings()
+            return [ModelUsage.model_validate(dict(row)) for row in rows]
 
     def labels(self, job_id: str) -> JobLabels:
         """Return what the owner noted about a job.

@@ -176,3 +176,45 @@ class EpisodeView(WireModel):
     group: list[GroupMember] = Field(max_length=MOST_EPISODES)
     texts: dict[str, TokenTexts]
     """By agent."""
+
+
+class ModelUsage(WireModel):
+    """What the jobs of a tenant on one model have used."""
+
+    tenant_id: str
+    model: str
+    jobs: int
+    unfinished: int
+    used_seconds: float
+    """Time with a place."""
+    used_tokens: int
+    """Sampled and trained tokens."""
+
+
+class UsageView(WireModel):
+    """What a tenant has used; for the local owner, what each tenant's jobs have."""
+
+    jobs: list[ModelUsage] = Field(max_length=100_000)
+    images: int
+    """Of the asking tenant, as the next field."""
+    image_bytes: int
+    most_image_bytes: int
+    """The limit of the service, `limits.images_bytes`."""
+
+
+class KeyView(WireModel):
+    """An API key without the key itself."""
+
+    key_id: str
+    tenant_id: str
+    name: str
+    created_at: float
+    """Unix seconds."""
+    revoked_at: float | None
+    read_only: bool
+
+
+class KeyList(WireModel):
+    """The keys of a tenant, oldest first; for the local owner, all keys."""
+
+    keys: list[KeyView] = Field(max_length=100_000)

@@ -16,7 +16,7 @@ TENANTLESS = {"/v1/health", "/v1/models", "/v1/renderer", "/v1/jobs", "/v1/sampl
 TENANTLESS |= {"/v1/environments", "/v1/evaluations", "/v1/policies"}
 
 
-TENANTLESS |= {"/v1/jobs/summaries"}
+TENANTLESS |= {"/v1/jobs/summaries", "/v1/usage", "/v1/keys"}
 TENANTLESS |= {"/openai/v1/models", "/v1/images/missing", "/v1/images/{sha256}"}
 TENANTLESS |= {"/v1/data/{data_id}", "/v1/data/chunks/{sha256}"}
 """Routes without a job's id in their path; /v1/sample has it in the body, of data and of references to
@@ -93,6 +93,8 @@ def test_matches_inventory_with_what_the_clients_know(client):
         ("POST", "/v1/jobs/{job_id}/resume"),
         ("POST", "/v1/jobs/{job_id}/update"),
         ("GET", "/v1/jobs/summaries"),
+        ("GET", "/v1/usage"),
+        ("GET", "/v1/keys"),
         ("GET", "/v1/images/{sha256}"),
         ("GET", "/v1/jobs/{job_id}/episodes/rows"),
         ("GET", "/v1/jobs/{job_id}/episodes/{episode_id}"),

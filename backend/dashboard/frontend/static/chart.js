@@ -113,7 +113,7 @@ export class Chart {
     this.canvas.hidden = !this.lines.length;
     this.empty.hidden = this.lines.length > 0;
     if (!this.lines.length) return;
-    this.width = this.element.clientWidth - 2;
+    this.width = this.element.clientWidth - 24;
     if (this.width < 80) return;
     const scale = devicePixelRatio || 1;
     this.canvas.width = this.width * scale;
@@ -170,7 +170,7 @@ export class Chart {
     pen.textAlign = "center";
     pen.textBaseline = "top";
     for (const value of ticks(first, last, Math.max(2, Math.floor(this.width / 110)))) {
-      if (value >= first && Number.isInteger(value)) pen.fillText(whole(value), Math.min(x(value), this.width - 20), HEIGHT - BOTTOM + 6);
+      if (value >= first && (this.options.axis || Number.isInteger(value))) pen.fillText(this.options.axis ? number(value, 2) : whole(value), Math.min(x(value), this.width - 20), HEIGHT - BOTTOM + 6);
     }
   }
 
@@ -208,7 +208,7 @@ export class Chart {
       return [h("span", { class: "key", vars: { "--key": color } }), `${line.label} ${value}${interval} `, at];
     });
     const step = this.lines[0].steps[told[0][2]];
-    this.legend.replaceChildren(h("b", null, `${this.at === undefined ? "newest, step" : "step"} ${whole(step)}: `), ...told.flatMap((one) => one.slice(0, 2)),
+    this.legend.replaceChildren(h("b", null, `${this.at === undefined ? "newest, " : ""}${this.options.axis ?? "step"} ${this.options.axis ? number(step) : whole(step)}: `), ...told.flatMap((one) => one.slice(0, 2)),
       ...(this.zoom ? [h("button", { type: "button", class: "plain", onclick: () => { this.zoom = null; this.draw(); } }, "show all steps")] : []));
     this.canvas.setAttribute("aria-label", `${this.title}, ${this.legend.textContent}`);
   }

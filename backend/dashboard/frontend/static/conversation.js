@@ -23,15 +23,24 @@ export function image(sha256) {
   return picture;
 }
 
-// Content is a string, or typed parts.
-export function content(value) {
-  if (typeof value === "string") return value ? thoughts(value) : [h("span", { class: "quiet" }, "(nothing)")];
+// Content is a string, or typed parts. Text records name an image by the start of its hash: `pictures` are the
+// whole hashes of those that the prompt had.
+export function content(value, pictures = []) {
+  if (typeof value === "string") return value ? pictured(value, pictures) : [h("span", { class: "quiet" }, "(nothing)")];
   return value.map((part) => {
     if (part.type === "text") return thoughts(part.text);
     if (part.type === "image") return image(part.sha256);
     if (part.type === "tool_call") return h("div", { class: "tool" }, h("b", null, `calls ${part.name}`), long(indented(part.arguments), "mono"));
     if (part.type === "tool_result") return h("div", { class: "tool" }, h("b", null, "tool returned"), long(part.text, "mono"));
     return long(JSON.stringify(part));
+  });
+}
+
+function pictured(text, pictures) {
+  return text.split(/\[image ([0-9a-f]{12})\]/).flatMap((piece, at) => {
+    const known = at % 2 ? pictures.find((one) => one.startsWith(piece)) : null;
+    if (known) return image(known);
+    return piece ? thoughts(at % 2 ? `[image ${piece}]` : piece) : [];
   });
 }
 

@@ -24,7 +24,9 @@ export async function show(main, jobId, episodeId) {
   const legend = h("span", { class: "small" });
   const paint = () => { for (const axis of axes) axis.paint(mode); replace(legend, keys(mode)); };
   const sibling = (index) => `${path}/episodes/${encodeURIComponent(`${jobId}:${view.step}:${index}`)}`;
-  const group = [...new Map(view.group.map((one) => [one.index, one])).values()];
+  const earned = (one) => (one.completed ? number(one.episode_return) : words(one.stop_reason));
+  const group = new Map();
+  for (const one of view.group) group.set(one.index, group.has(one.index) ? `${group.get(one.index)} / ${earned(one)}` : earned(one));
 
   replace(main,
     h("div", { class: "heading" }, h("h1", null, `Episode ${view.step}:${view.index}`),
@@ -32,8 +34,8 @@ export async function show(main, jobId, episodeId) {
         h("a", { class: "button", href: path }, "The run"), h("button", { type: "button", onclick: () => exported(main, view, axes) }, "Export as one file"))),
     h("p", { class: "quiet" }, view.episode.episode_id, " · ", view.environment),
     facts(view, seats),
-    group.length > 1 ? h("nav", { class: "group", "aria-label": "Group" }, h("span", { class: "small quiet" }, "Same task: "), group.map((one) =>
-      h("a", { href: sibling(one.index), "aria-current": one.index === view.index ? "page" : null, class: "button small" }, one.completed ? number(one.episode_return) : words(one.stop_reason))),
+    group.length > 1 ? h("nav", { class: "group", "aria-label": "Group" }, h("span", { class: "small quiet" }, "Same task: "), [...group].map(([index, text]) =>
+      h("a", { href: sibling(index), "aria-current": index === view.index ? "page" : null, class: "button small" }, text)),
       h("a", { class: "small", href: `${path}/group/${view.step}/${view.group_number}` }, "side by side")) : null,
     seats.some((seat) => seat.error) ? seats.filter((seat) => seat.error).map((seat) => h("details", { open: true, class: "problem" }, h("summary", null, `${seat.agent} failed: ${words(seat.stop_reason)}`), h("pre", { class: "said" }, seat.error))) : null,
     view.system_prompt ? h("details", null, h("summary", null, "System prompt"), long(view.system_prompt)) : null,
@@ -68,6 +70,7 @@ class Axis {
     this.texts = view.texts[seat.agent];
     const own = view.group.filter((one) => one.agent === seat.agent && one.completed);
     this.advantage = own.length > 1 ? total(seat) - own.reduce((sum, one) => sum + one.episode_return, 0) / own.length : null;
+    this.pictures = seat.segments.flatMap((segment) => segment.images.map((one) => one.sha256));
     this.spans = [];
     this.lazy = new Map();
     this.observer = new IntersectionObserver((entries) => entries.filter((one) => one.isIntersecting).forEach((one) => this.#write(one.target)), { rootMargin: "800px" });
@@ -88,7 +91,7 @@ class Axis {
         turn.finish_reason === "length" ? h("span", { class: "alarm" }, " ⚠ cut by a limit") : "", turn.void ? h("span", { class: "alarm" }, " ⚠ had no effect") : "",
         h("b", { class: turn.reward < 0 ? "bad" : turn.reward > 0 ? "good" : "" }, ` reward ${number(turn.reward)} `), chips),
       h("div", { class: "sides" },
-        h("div", { class: "speech" }, h("div", { class: "observation" }, content(turn.observation)), h("div", { class: "action" }, content(turn.action))),
+        h("div", { class: "speech" }, h("div", { class: "observation" }, content(turn.observation, this.pictures)), h("div", { class: "action" }, content(turn.action))),
         this.#tokens(turn.segment, from, turn.end, turn)));
   }
 
@@ -98,7 +101,7 @@ class Axis {
     const rest = last ? this.seat.segments[last.segment].token_ids.length > last.end : this.seat.segments.length > 0;
     if (!this.seat.final_observation.length && !rest) return null;
     return h("article", { class: "turn" }, h("div", { class: "turn-head small" }, "The end"), h("div", { class: "sides" },
-      h("div", { class: "speech" }, h("div", { class: "observation" }, content(this.seat.final_observation))),
+      h("div", { class: "speech" }, h("div", { class: "observation" }, content(this.seat.final_observation, this.pictures))),
       rest ? this.#tokens(last?.segment ?? 0, last?.end ?? 0, this.seat.segments[last?.segment ?? 0].token_ids.length, null) : h("div", { class: "quiet small" }, "It is not part of any prompt: there are no tokens.")));
   }
 

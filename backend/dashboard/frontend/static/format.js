@@ -7,7 +7,7 @@ export function number(value, digits = 3) {
   if (size >= 1e4) return `${(value / 1e3).toFixed(size >= 1e5 ? 0 : 1)} k`;
   if (Number.isInteger(value)) return String(value);
   if (size !== 0 && size < 1e-3) return value.toExponential(1);
-  return value.toFixed(digits);
+  return value.toFixed(size >= 100 ? 1 : digits);
 }
 
 export const whole = (value) => (value ?? 0).toLocaleString("en-US");

@@ -28,11 +28,12 @@ export async function show(main, jobId, step, group) {
 }
 
 function seat(one) {
+  const pictures = one.segments.flatMap((segment) => segment.images.map((each) => each.sha256));
   const earned = one.turns.reduce((sum, turn) => sum + turn.reward, one.early_reward);
   return h("div", null,
     h("p", null, h("b", null, number(earned)), ` ${one.agent}, ${words(one.stop_reason)}, ${whole(one.turns.length)} turns`),
     one.error ? h("pre", { class: "problem" }, one.error) : null,
-    one.turns.map((turn) => h("div", { class: "turn" }, h("div", { class: "observation" }, content(turn.observation)), h("div", { class: "action" }, content(turn.action)),
+    one.turns.map((turn) => h("div", { class: "turn" }, h("div", { class: "observation" }, content(turn.observation, pictures)), h("div", { class: "action" }, content(turn.action)),
       h("div", { class: "small quiet" }, `reward ${number(turn.reward)} `, Object.entries(turn.metrics).map(([name, value]) => h("span", { class: "tag" }, `${name} ${number(value)}`))))),
-    one.final_observation.length ? h("div", { class: "observation" }, content(one.final_observation)) : null);
+    one.final_observation.length ? h("div", { class: "observation" }, content(one.final_observation, pictures)) : null);
 }
