@@ -3,7 +3,7 @@
 
 import { get, job } from "./api.js";
 import { Chart } from "./chart.js";
-import { fill, h, problem, replace } from "./dom.js";
+import { fill, h, problem, replace, scroll } from "./dom.js";
 import { number } from "./format.js";
 import { CHARTS, namesOf } from "./metrics.js";
 import { flat } from "./run.js";
@@ -80,12 +80,12 @@ function evaluations(runs) {
   if (!names.length) return null;
   return h("section", { class: "panel" }, h("h2", null, "Newest evaluations"), names.map((name) => {
     const first = newest(runs[0], name);
-    return h("table", null, h("caption", null, name), h("thead", null, h("tr", null, ["Run", "Step", "Mean", "95 % interval", "Episodes", `Against ${runs[0].label}`].map((one) => h("th", { scope: "col" }, one)))),
+    return scroll(name, h("table", null, h("caption", null, name), h("thead", null, h("tr", null, ["Run", "Step", "Mean", "95 % interval", "Episodes", `Against ${runs[0].label}`].map((one) => h("th", { scope: "col" }, one)))),
       h("tbody", null, runs.map((run, at) => {
         const one = newest(run, name);
         if (!one) return h("tr", null, h("td", null, run.label), h("td", { colspan: 5, class: "quiet" }, "none"));
         return h("tr", null, h("td", null, run.label), h("td", null, one.step), h("td", null, number(one.mean)), h("td", null, one.low === null ? "–" : `${number(one.low)} to ${number(one.high)}`), h("td", null, one.episodes), h("td", null, at && first ? difference(one, first) : "–"));
-      })));
+      }))));
   }), h("p", { class: "quiet small" }, "The difference is judged from the two intervals, as if the episodes were drawn independently; `tinkergym compare` pairs the same tasks and sees smaller ones."));
 }
 
@@ -101,7 +101,7 @@ function settings(runs) {
   const maps = runs.map((run) => new Map(flat(run.spec).map(([name, value]) => [name, JSON.stringify(value)])));
   const differing = [...new Set(maps.flatMap((one) => [...one.keys()]))].filter((name) => new Set(maps.map((one) => one.get(name))).size > 1);
   return h("section", { class: "panel" }, h("h2", null, "Settings that differ"), differing.length
-    ? h("div", { class: "scroll" }, h("table", { class: "settings" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "Setting"), runs.map((run) => h("th", { scope: "col" }, run.label)))),
+    ? scroll("Settings that differ", h("table", { class: "settings" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "Setting"), runs.map((run) => h("th", { scope: "col" }, run.label)))),
       h("tbody", null, differing.map((name) => h("tr", null, h("td", { class: "mono" }, name), maps.map((one) => h("td", { class: "mono" }, one.get(name) ?? "–")))))))
     : h("p", { class: "quiet" }, "None: the runs differ only in chance, and in when they ran."));
 }

@@ -27,6 +27,9 @@ export function replace(element, ...children) {
   return fill(element, ...children);
 }
 
+// A table that may be wider than a phone; the keyboard scrolls it, too.
+export const scroll = (label, ...children) => h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, ...children);
+
 let toastTimer;
 
 export function toast(text, isProblem = false) {

@@ -24,7 +24,7 @@ export async function show(main, jobId) {
   document.title = `Episodes of ${jobId} · tinkergym`;
 
   const status = h("span", { class: "quiet", role: "status" }), trouble = h("div"), chart = h("div", { class: "bins", role: "group", "aria-label": "Histogram of returns; each bar filters" });
-  const body = h("div", { class: "rows" }), scroller = h("div", { class: "virtual", tabindex: 0, "aria-label": "Episodes", onscroll: () => requestAnimationFrame(paint) }, body);
+  const body = h("div", { class: "rows", role: "list" }), scroller = h("div", { class: "virtual", tabindex: 0, "aria-label": "Episodes", onscroll: () => requestAnimationFrame(paint) }, body);
   const reasons = h("select", { onchange: (event) => change("reason", event.target.value) }), agents = h("select", { onchange: (event) => change("agent", event.target.value) });
   const environments = h("select", { onchange: (event) => change("environment", event.target.value) });
 
@@ -40,8 +40,8 @@ export async function show(main, jobId) {
       check("failed", "failed only"), opponents,
       h("button", { type: "button", onclick: () => location.assign(`${path}/episodes`) }, "Clear")),
     chart, trouble,
-    h("div", { class: "virtual-head", role: "row" }, COLUMNS.map(([name, label]) => h("button", { type: "button", class: `plain c-${name}`, onclick: () => { order = [name, order[0] === name ? -order[1] : -1]; draw(); } }, label))),
-    scroller, h("p", { class: "quiet small" }, "To its group: the return minus the mean of the episodes of the same task, which is what most algorithms learn from."));
+    h("div", { class: "virtual-wrap" }, h("div", { class: "virtual-head" }, COLUMNS.map(([name, label]) => h("button", { type: "button", class: `plain c-${name}`, onclick: () => { order = [name, order[0] === name ? -order[1] : -1]; draw(); } }, label))),
+    scroller), h("p", { class: "quiet small" }, "To its group: the return minus the mean of the episodes of the same task, which is what most algorithms learn from."));
 
   function change(name, value) {
     filter[name] = value;
@@ -103,7 +103,7 @@ export async function show(main, jobId) {
 
   function line(row, at) {
     const id = `${jobId}:${row.step}:${row.index}`;
-    const element = h("div", { class: `virtual-row${row.completed ? "" : " failed"}`, "aria-posinset": at + 1, "aria-setsize": shown.length },
+    const element = h("div", { class: `virtual-row${row.completed ? "" : " failed"}`, role: "listitem", "aria-posinset": at + 1, "aria-setsize": shown.length },
       h("span", { class: "c-step number" }, whole(row.step)),
       h("a", { class: "c-index", href: `${path}/episodes/${encodeURIComponent(id)}` }, `${row.step}:${row.index}`),
       h("a", { class: "c-group number", href: `${path}/group/${row.step}/${row.group}` }, row.group),

@@ -1,7 +1,7 @@
 // All jobs of the tenant: what runs, what waits and why, and which need a look.
 
 import { get, job, post } from "./api.js";
-import { canAct, fill, h, replace, toast } from "./dom.js";
+import { canAct, fill, h, replace, scroll, toast } from "./dom.js";
 import { FINAL, STATES, ago, bytes, duration, number, whole, words } from "./format.js";
 
 const REFRESH_MS = 3000;
@@ -88,7 +88,7 @@ export async function show(main) {
         Object.entries(SORTS).map(([key, [label]]) => h("option", { value: key }, label)))),
       h("label", null, h("input", { type: "checkbox", onchange: (event) => { view.archived = event.target.checked; draw(); } }), " archived"),
       compare, count),
-    h("div", { class: "scroll" }, h("table", { class: "jobs" },
+    scroll("Jobs", h("table", { class: "jobs" },
       h("thead", null, h("tr", null, ["", "Job", "State", "Progress", "Reward", "Time left", "Trains", "Changed"].map((name) => h("th", { scope: "col", class: ["Reward", "Time left"].includes(name) ? "number" : "" }, name)))),
       table)),
     more, pools);
@@ -161,12 +161,12 @@ async function showModels(section) {
   const [{ models }, health_] = await Promise.all([get("/v1/models"), get("/v1/health?sample=false")]);
   const running = (name) => jobs.filter((one) => one.model === name && ["starting", "running"].includes(one.state)).length;
   fill(section, h("h2", null, "Models"),
-    h("table", null,
+    scroll("Models", h("table", null,
       h("thead", null, h("tr", null, ["Model", "Parameters", "Context", "Loaded", "Running jobs"].map((name) => h("th", { scope: "col", class: ["Model", "Loaded"].includes(name) ? "" : "number" }, name)))),
       h("tbody", null, models.map((model) => h("tr", null,
         h("td", null, model.name, h("div", { class: "quiet small" }, model.description)),
         h("td", { class: "number" }, number(model.parameters, 1)),
         h("td", { class: "number" }, whole(model.context_length)),
         h("td", null, model.name in health_.memory ? bytes(health_.memory[model.name]) : "–"),
-        h("td", { class: "number" }, running(model.name)))))));
+        h("td", { class: "number" }, running(model.name))))))));
 }

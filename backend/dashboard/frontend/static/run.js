@@ -2,7 +2,7 @@
 
 import { get, job, post } from "./api.js";
 import { Chart } from "./chart.js";
-import { canAct, confirmed, h, replace, toast } from "./dom.js";
+import { canAct, confirmed, h, replace, scroll, toast } from "./dom.js";
 import { FINAL, bytes, clock, duration, number, whole, words } from "./format.js";
 import { follow } from "./live.js";
 import { ADVICE, CHARTS, namesOf } from "./metrics.js";
@@ -158,12 +158,12 @@ async function drawLists(box, current, labels, onlabels) {
 
 function checkpointTable(jobId, checkpoints) {
   const file = (point, name) => `/v1/jobs/${encodeURIComponent(jobId)}/checkpoints/${point.step}/files/${encodeURIComponent(name)}${point.agent ? `?agent=${encodeURIComponent(point.agent)}` : ""}`;
-  return h("table", null,
+  return scroll("Checkpoints", h("table", null,
     h("thead", null, h("tr", null, ["Step", "Agent", "Reference", "Files"].map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", null, [...checkpoints].reverse().map((point) => h("tr", null,
       h("td", { class: "number" }, whole(point.step)), h("td", null, point.agent || "–"),
       h("td", { class: "mono" }, `${jobId}${point.agent ? `/${point.agent}` : ""}@${point.policy_version}`),
-      h("td", null, Object.entries(point.files).map(([name, size]) => h("div", { class: "small" }, h("a", { href: file(point, name), download: name }, name), ` ${bytes(size)}`)))))));
+      h("td", null, Object.entries(point.files).map(([name, size]) => h("div", { class: "small" }, h("a", { href: file(point, name), download: name }, name), ` ${bytes(size)}`))))))));
 }
 
 export function flat(value, prefix = "") {
@@ -175,7 +175,7 @@ export function flat(value, prefix = "") {
 function settingsTable(current, changed) {
   const differs = new Set(flat(changed).map(([name]) => name));
   const rows = flat(current.spec).map(([name, value]) => [name, JSON.stringify(value), differs.has(name) || [...differs].some((one) => name.startsWith(`${one}.`))]);
-  const table = (some) => h("table", { class: "settings" }, h("tbody", null, some.map(([name, value, is]) => h("tr", { class: is ? "changed" : "" }, h("td", { class: "mono" }, name), h("td", { class: "mono" }, value)))));
+  const table = (some) => scroll("Settings", h("table", { class: "settings" }, h("tbody", null, some.map(([name, value, is]) => h("tr", { class: is ? "changed" : "" }, h("td", { class: "mono" }, name), h("td", { class: "mono" }, value))))));
   return [
     h("p", { class: "quiet" }, "Those that differ from the defaults:"), table(rows.filter((row) => row[2])),
     current.updates.length ? [h("p", { class: "quiet" }, "Changed while it trained:"), h("ul", null, current.updates.flatMap((one) => one.changes.map((change) =>

@@ -1,10 +1,10 @@
 // What the tenant has used, and its keys; for who runs the service, all tenants.
 
 import { get } from "./api.js";
-import { h, replace } from "./dom.js";
+import { h, replace, scroll } from "./dom.js";
 import { bytes, clock, duration, whole } from "./format.js";
 
-const table = (heads, rows) => h("div", { class: "scroll" }, h("table", null, h("thead", null, h("tr", null, heads.map((name) => h("th", { scope: "col" }, name)))), h("tbody", null, rows)));
+const table = (heads, rows) => scroll(heads[0], h("table", null, h("thead", null, h("tr", null, heads.map((name) => h("th", { scope: "col" }, name)))), h("tbody", null, rows)));
 const cells = (...values) => h("tr", null, values.map((value) => h("td", null, value)));
 
 export async function show(main) {
