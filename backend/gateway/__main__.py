@@ -5,18 +5,13 @@ from __future__ import annotations
 import logging
 import socket
 import sys
-import time
 
-from backend.admission.offered_models import FileCatalog
-from backend.admission.preflight import Preflight
 from backend.catalog.limited_reads import LimitedReads
 from backend.config import ServiceConfig
 from backend.external import judges, opponent_models
 from backend.gateway.app import create_app
-from backend.gateway.event_tail import EventTail
-from backend.gateway.pool_proxy import PoolProxy
+from backend.gateway.assembly import assembled
 from backend.gateway.server import serve_on
-from backend.gateway.wiring import GatewayParts
 from backend.processes.children import freeze_startup_objects
 from backend.store.collector import Collector, CollectorThread
 from backend.store.store import Store
@@ -35,16 +30,7 @@ def main() -> None:
     isolation_rule.require(config.python_tool)
     store = Store.open(config.store_url, part="gateway")
     reads = LimitedReads()
-    catalog = FileCatalog(config, reads)
-    parts = GatewayParts(
-        config=config,
-        store=store,
-        catalog=catalog,
-        job_check=Preflight(catalog, config.limits, config.environment_variables),
-        proxy=PoolProxy(),
-        tail=EventTail(store),
-        clock=time.time,
-    )
+    parts = assembled(config, store, reads)
     # A key that cannot be used is reported now, not at the first certificate.
     logging.info("certificates are signed by %s", parts.operator_key.public)
     listener = socket.socket(fileno=int(sys.argv[1]))

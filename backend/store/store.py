@@ -7,12 +7,13 @@ every write for a job needs its lease. When a method returns, its changes are on
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Self
 
 from sqlalchemy import select
 
 from backend.errors import ConfigError
+from backend.store.copied_runs import add_copied_run
 from backend.store.database import Database, SchedulerLock
 from backend.store.episodes import EpisodeStore
 from backend.store.job_rows import (
@@ -36,7 +37,10 @@ from backend.store.service_parts import PartStore
 from backend.store.stored_facts import FactStore
 from backend.store.tables import images, jobs, tenants
 from backend.store.tenant import TenantStore
+from tinkergym.schema.certificate import StepLedger
+from tinkergym.schema.events import Event
 from tinkergym.schema.ids import PolicyRef
+from tinkergym.schema.jobs.view import JobView
 
 __all__ = [
     "MOST_QUEUE_REASON",
@@ -121,6 +125,12 @@ class Store:
     def service(self) -> ServiceStore:
         """Return the store as the service's own parts see it."""
         return ServiceStore(self._db, self._clock)
+
+    def add_copied_run(
+        self, tenant_id: str, job: JobView, log: Iterable[Event], ledgers: Iterable[StepLedger]
+    ) -> None:
+        """Write a run that another service recorded; see `copied_runs.add_copied_run`."""
+        add_copied_run(self._db, tenant_id, job, log, ledgers)
 
     def has_job(self, job_id: str) -> bool:
         """Return whether this job exists for any tenant."""

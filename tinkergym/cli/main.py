@@ -57,6 +57,7 @@ COMMANDS = {
         "Compare two evaluations task by task: B minus A, with a 95 % interval and a p value.",
     ),
     "replay": ("replay:replay", "Show stored episodes: prompts, completions, rewards, and stop reasons."),
+    "view": ("view_run:view", "Look at finished runs in a browser, without a service, until Ctrl-C."),
     "tokens": (
         "tokens:tokens",
         "Check that conversations built turn by turn have the tokens of the model's chat template.",

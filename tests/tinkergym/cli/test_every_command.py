@@ -78,6 +78,7 @@ TABLE = {
     "tokens": (ONE, ["nano"], "exact"),
     # These become programs of the service, whose own tests read what they print.
     "serve": ("backend.app.supervisor", [], ""),
+    "view": ("backend.app.run_viewer", ["run.bundle.tar"], ""),
     "migrate": ("backend.app.migrate", [], ""),
     "plan": ("backend.app.planned", [], ""),
     "backup": ("backend.app.backup", ["copies"], ""),
