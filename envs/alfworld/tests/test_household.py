@@ -22,6 +22,7 @@ from tinkergym.testing.contract import EnvContract
 ID = "alfworld/Household-v0"
 
 
+@pytest.mark.full("starts engines for each check")
 class TestTheContract(EnvContract):
     @pytest.fixture(autouse=True)
     def _games(self, house):

@@ -12,21 +12,7 @@ from backend.compute.device_lock import DeviceLock, KeptCore, compute_alone
 COUNT = """
 import os
 import torch
-from backend.compute.device_lock import DeviceLock
-
-threads = lambda: len(os.listdir("/proc/self/task"))
-before = threads()
-with DeviceLock(cpu_threads=2):
-    left = torch.ones(512, 512)
-    torch.softmax(left @ left, dim=-1)
-    within = threads()
-print(within - before, threads() - before)
-"""
-
-ALONE = """
-import os
-import torch
-from backend.compute.device_lock import computing_with
+from backend.compute.device_lock import DeviceLock, computing_with
 
 threads = lambda: len(os.listdir("/proc/self/task"))
 torch.set_num_threads(2)
@@ -36,6 +22,11 @@ with computing_with(1):
     torch.softmax(left @ left, dim=-1)
     torch.bmm(torch.ones(64, 32, 32), torch.ones(64, 32, 32))
 print(threads() - before)
+before = threads()
+with DeviceLock(cpu_threads=2):
+    torch.softmax(left @ left, dim=-1)
+    within = threads()
+print(within - before, threads() - before)
 """
 
 
@@ -70,9 +61,10 @@ def test_computes_alone_with_the_threads_that_were_asked_for():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts threads in /proc")
-def test_ends_helpers_when_the_lock_is_released():
+def test_keeps_one_thread_in_every_library_and_ends_helpers_at_release():
     found = subprocess.run([sys.executable, "-c", COUNT], check=True, capture_output=True, text=True)
-    made, left = map(int, found.stdout.split())
+    alone, made, left = map(int, found.stdout.split())
+    assert alone == 0
     if not made:
         pytest.skip("torch computes without OpenMP here")
     assert left == 0
@@ -86,12 +78,6 @@ def test_leaves_threads_alone_on_other_devices():
 
     before, within = in_a_thread(numbers)
     assert before == within
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts threads in /proc")
-def test_keeps_one_thread_in_every_library():
-    found = subprocess.run([sys.executable, "-c", ALONE], check=True, capture_output=True, text=True)
-    assert int(found.stdout) == 0
 
 
 def test_keeps_core_for_its_holder_until_somebody_wants_all():

@@ -21,7 +21,13 @@ GAMES = {
     "steps": 3,
     "algorithm": PPO(groups_per_step=4, gamma=0.99, gae_lambda=0.9, updates_per_step=2, value_clip=0.2),
 }
-KINDS = pytest.mark.parametrize("adapter", [LoRA(), FullParameters()], ids=["lora", "full"])
+KINDS = pytest.mark.parametrize(
+    "adapter",
+    [
+        pytest.param(LoRA(), id="lora"),
+        pytest.param(FullParameters(), id="full", marks=pytest.mark.full("resumes as an adapter")),
+    ],
+)
 
 
 def head(lab, job_id):

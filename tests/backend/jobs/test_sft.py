@@ -126,7 +126,10 @@ def test_measures_held_out_conversations_as_those_of_a_step(lab, written, monkey
     assert first.loss > second.loss + 1e-3
 
 
-@pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])
+@pytest.mark.parametrize(
+    "adapter",
+    [LoRA(rank=4), pytest.param(FullParameters(), marks=pytest.mark.full("continues as an adapter"))],
+)
 def test_samples_and_continues_with_what_was_written(lab, written, adapter):
     rate = 1e-2 if adapter.kind == "lora" else 2e-3
     common = {"batch_size": 4, "learning_rate": rate, "adapter": adapter}

@@ -90,8 +90,8 @@ def loaded(monkeypatch):
 def taught(written, adapter):
     """A policy that is far from the model: nearly everything that it says is unlikely there."""
     rate = 1e-2 if adapter.kind == "lora" else 2e-3
-    first = written.run("sft", SAYS, steps=10, batch_size=1, learning_rate=rate, adapter=adapter)
-    return f"{first}@10"
+    first = written.run("sft", SAYS, steps=4, batch_size=1, learning_rate=rate, adapter=adapter)
+    return f"{first}@4"
 
 
 def kls(lab, job_id):
@@ -136,7 +136,9 @@ def test_measures_reward_kl_from_what_the_job_began_with(lab, written, algorithm
     assert abs(second) > 1e-4
 
 
-@pytest.mark.parametrize("checkpoint_every", [1, 100])
+@pytest.mark.parametrize(
+    "checkpoint_every", [pytest.param(1, marks=pytest.mark.full("keeps it as without checkpoints")), 100]
+)
 def test_keeps_the_reference_after_restart_though_its_job_is_gone(lab, written, checkpoint_every):
     adapter = LoRA(rank=4)
     begun_with = taught(written, adapter)

@@ -114,8 +114,15 @@ def workers(lab, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "seconds", "stop_reason"),
     [
-        ("Exits", 60.0, "environment_error"),
-        pytest.param("Segfaults", 60.0, "environment_error", marks=pytest.mark.full("ends as `Exits`")),
+        *(
+            pytest.param(
+                kind,
+                60.0,
+                "environment_error",
+                marks=pytest.mark.full("ends as `HoldsTheInterpreter` is ended"),
+            )
+            for kind in ("Exits", "Segfaults")
+        ),
         ("HoldsTheInterpreter", 4.0, "environment_timeout"),
     ],
 )

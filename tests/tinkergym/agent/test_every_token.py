@@ -22,7 +22,7 @@ from tinkergym.testing.faults import FAULTS, make_fault
 from tinkergym.trajectory.trajectory import StopReason
 
 RENDERERS = {name: Renderer.from_bundle(family_bundle(name)) for name in ("qwen", "llama", "mistral")}
-EPISODES = 1000
+EPISODES = 300
 
 
 class Thinking:
@@ -74,7 +74,7 @@ def violations(renderer, plans, make_env):
     return found, reasons
 
 
-def test_misplaces_no_token_in_a_thousand_episodes_of_random_tokens():
+def test_misplaces_no_token_in_hundreds_of_random_episodes():
     environments = playable()
     assert {"bandit/Bandit-v0", "board/TicTacToeVs-v0", "math/Arithmetic-v0"} <= set(environments)
     cases = list(itertools.product(RENDERERS, ("keep", "drop"), environments))
@@ -92,8 +92,8 @@ def test_misplaces_no_token_in_a_thousand_episodes_of_random_tokens():
                 system_prompt="Be brief." if seed % 2 else None,
                 reasoning=reasoning,
             )
-            for environment in environments
-            for seed in range(per_case)
+            for number, environment in enumerate(environments)
+            for seed in range(number, number + per_case)  # so that all settings below occur
         ]
         found += violations(RENDERERS[name], plans, make_environment)[0]
         played += len(plans)

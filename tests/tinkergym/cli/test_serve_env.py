@@ -81,18 +81,16 @@ class Echo(tg.SingleTurnEnv):
 
 
 @pytest.mark.service
-@pytest.mark.parametrize(
-    ("number", "more"), [(signal.SIGTERM, ()), (signal.SIGINT, ("--processes",))], ids=["TERM", "INT"]
-)
-def test_serves_own_environment_by_where_it_stands_until_a_signal(start, tmp_path, monkeypatch, number, more):
+def test_serves_own_environment_by_where_it_stands_until_a_signal(start, tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
-    process, url, _ = start("--token", "a-token-of-mine", "--kwargs", '{"word": "hi"}', *more, env="own:Echo")
+    arguments = ("--token", "a-token-of-mine", "--kwargs", '{"word": "hi"}', "--processes")
+    process, url, _ = start(*arguments, env="own:Echo")
     env = remote(url, "a-token-of-mine")
     assert env.reset(seed=0)[0] == "hi"
     assert (env.step("hi")[1], env.metadata["system_prompt"]) == (1.0, "Say it.")
     env.reset(seed=0)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)  # SIGINT: test_every_command
     rest, _ = process.communicate(timeout=30)
     assert (process.returncode, rest.splitlines()) == (0, ["stopped"])
     with pytest.raises(EnvironmentGoneError):

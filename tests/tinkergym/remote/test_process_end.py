@@ -35,7 +35,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full("as SIGTERM"))]
+)
 def test_hands_episodes_back_when_script_is_told_to_end(service, tmp_path, monkeypatch, number):
     # A signal in the middle of an import would find the module locked for the thread that plays.
     waits = threading.Event()

@@ -38,7 +38,7 @@ print(gym.make({PACK!r}).reset(seed=1)[0])
     assert "You are" in run(code).stdout
 
 
-@pytest.mark.parametrize(("end", "said"), [("", True), ("job.close()", False), ("job.wait()", False)])
+@pytest.mark.parametrize(("end", "said"), [("", True), ("job.close()", False)])
 def test_says_when_script_ends_before_the_job_it_plays(start_service, end, said):
     start_service(lambda prompt: "1")
     code = f"""

@@ -217,7 +217,17 @@ def test_names_environment_without_seats():
     assert {one.stop_reason for one in result.trajectories} == {StopReason.ENVIRONMENT_ERROR}
 
 
-@pytest.mark.parametrize("executor", [ThreadExecutor, lambda: ProcessExecutor(2)], ids=["thread", "process"])
+@pytest.mark.parametrize(
+    "executor",
+    [
+        pytest.param(ThreadExecutor, id="thread"),
+        pytest.param(
+            lambda: ProcessExecutor(2),
+            id="process",
+            marks=pytest.mark.full("as episodes in `test_executors`"),
+        ),
+    ],
+)
 def test_plays_game_alike_wherever_and_however_many_interleave(executor):
     requests = [
         request(["x", "o"], n, environment="board/TicTacToe-v0", limits=Limits(max_turns=9)) for n in range(6)

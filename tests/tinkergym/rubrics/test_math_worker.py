@@ -12,7 +12,16 @@ from tinkergym.rubrics import math_equal, mathematics
 pytest.importorskip("math_verify")
 
 
-@pytest.mark.parametrize("answer", [r"10^{10^{10}}", "9^9^9^9^9", r"\sum_{n=1}^{100000000} n^{3}"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        r"10^{10^{10}}",
+        *(
+            pytest.param(other, marks=pytest.mark.full("takes as long"))
+            for other in ("9^9^9^9^9", r"\sum_{n=1}^{100000000} n^{3}")
+        ),
+    ],
+)
 def test_calls_unequal_an_answer_that_takes_forever(answer):
     assert math_equal(answer, "5", timeout_seconds=0.5) is False
     assert math_equal("5.0", "5") is True

@@ -9,7 +9,15 @@ from tinkergym.errors import (
 )
 
 
-@pytest.mark.parametrize("processes", [False, True])
+@pytest.mark.parametrize(
+    "processes",
+    [
+        False,
+        pytest.param(
+            True, marks=pytest.mark.full("plays as in this process; `test_remote_env` has processes, too")
+        ),
+    ],
+)
 def test_returns_environments_traceback_and_keeps_the_session_alive(serve, connect, processes):
     # The child process does not know the classes of this test.
     env = connect(serve("CartPole-v1", processes=True) if processes else serve())

@@ -29,7 +29,15 @@ def game(table, seed, options=None):
     return positions
 
 
-@pytest.mark.parametrize("processes", [False, True])
+@pytest.mark.parametrize(
+    "processes",
+    [
+        False,
+        pytest.param(
+            True, marks=pytest.mark.full("plays as in this process; `test_remote_env` has processes, too")
+        ),
+    ],
+)
 def test_serves_the_game_that_is_here(processes):
     with environment_server(GAME, processes=processes) as url:
         env = tg.make("tinkergym/Remote-v0", url=url, token=TOKEN)

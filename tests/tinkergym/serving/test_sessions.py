@@ -49,7 +49,10 @@ def reasons(url, executor, *, limits):
 
 @pytest.mark.parametrize(
     ("reason", "executor"),
-    [*((reason, ThreadExecutor) for reason in LIMITS), (StopReason.TURN_LIMIT, ProcessExecutor)],
+    [
+        *((reason, ThreadExecutor) for reason in LIMITS),
+        pytest.param(StopReason.TURN_LIMIT, ProcessExecutor, marks=pytest.mark.full("as in threads")),
+    ],
 )
 def test_gives_place_of_ended_episode_to_another_environment(serve, executor, reason):
     # All environments are kept for further episodes, so each would keep its place, too.

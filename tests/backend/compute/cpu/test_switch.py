@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 from pathlib import Path
 import torch
@@ -20,6 +22,7 @@ print(any("forward" in vars(module) for name, module in model._model.named_modul
 """
 
 
+@pytest.mark.full("loads torch and a model in a process of its own")
 def test_runs_plain_torch_with_kernels_off(monkeypatch):
     monkeypatch.setenv("TINKERGYM_CPU_KERNELS", "off")
     ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)

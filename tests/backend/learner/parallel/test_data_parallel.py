@@ -22,6 +22,8 @@ from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 MATRIX = pytest.mark.full("one of many cases of two ranks")
 ADAPTERS = {"lora": LoRA(rank=4, alpha=12.0), "full": FullParameters()}
+ONE_KIND = pytest.mark.parametrize("kind", [pytest.param("lora", marks=MATRIX), "full"])
+"""Of an adapter, each rank has the whole, as of its model; of all parameters, each rank has a part."""
 
 
 @pytest.fixture(scope="module", params=[pytest.param("copied", marks=MATRIX), "divided"])
@@ -72,11 +74,13 @@ def test_takes_anothers_place_by_policy_on_every_rank(both, batch, kind, tmp_pat
     assert_close(group.gradient(kind), learner.gradient(kind))
 
 
-@pytest.mark.parametrize("kind", ADAPTERS)
+@pytest.mark.parametrize(
+    ("kind", "sequences"),
+    [("lora", 9), ("full", 1), *(pytest.param(*rest, marks=MATRIX) for rest in (("lora", 1), ("full", 9)))],
+)
 @pytest.mark.parametrize(
     "aggregation", ["token", *(pytest.param(name, marks=MATRIX) for name in ("sequence", "constant"))]
 )
-@pytest.mark.parametrize("sequences", [9, 1])
 def test_has_gradient_of_one_on_two_ranks_even_if_idle(both, batch, kind, aggregation, sequences):
     group, single = both
     part, loss = (
@@ -103,7 +107,7 @@ def assert_same_policy(left, right, name):
         assert (found[tensor] - wanted).abs().mean() < 1e-6, tensor
 
 
-@pytest.mark.parametrize("kind", ADAPTERS)
+@ONE_KIND
 def test_decays_and_clips_on_two_ranks_as_one(both, batch, kind):
     for each in both:
         each.forward_backward(kind, batch, policy_loss())
@@ -112,7 +116,7 @@ def test_decays_and_clips_on_two_ranks_as_one(both, batch, kind):
     assert_same_policy(*both, kind)
 
 
-@pytest.mark.parametrize("kind", ADAPTERS)
+@ONE_KIND
 def test_skips_gradient_of_exactly_zero_on_ranks_as_one(both, batch, kind):
     silent = [dataclasses.replace(sequence, advantage=0.0) for sequence in batch]
     before = weights_sha256(both[0].weights(kind))
@@ -125,7 +129,7 @@ def test_skips_gradient_of_exactly_zero_on_ranks_as_one(both, batch, kind):
     assert_same_policy(*both, kind)
 
 
-@pytest.mark.parametrize("kind", ADAPTERS)
+@ONE_KIND
 def test_begins_another_training_on_ranks_without_old_moments(both, batch, kind, tmp_path):
     name = f"another-{kind}"
     for each in both:
@@ -250,6 +254,7 @@ def alone(group, make_batch):
     return found
 
 
+@MATRIX
 def test_gets_bits_of_training_alone_for_tenants_in_turns(group, alone, tenants, batch):
     for number, _ in enumerate(itertools.zip_longest(*tenants.values())):
         group.logprobs(None, batch)
