@@ -1,9 +1,8 @@
 import pytest
+from pydantic import ValidationError
 
 from backend.config import ServiceConfig
 from backend.dashboard.frontend import Frontend
-from backend.errors import ConfigError
-from tinkergym.errors import InvalidRequestError
 
 
 def test_replaces_the_pages_by_those_of_a_folder(tmp_path):
@@ -17,6 +16,7 @@ def test_replaces_the_pages_by_those_of_a_folder(tmp_path):
 
 
 def test_refuses_a_folder_without_a_page(tmp_path):
-    with pytest.raises((ConfigError, InvalidRequestError, ValueError)) as refused:
+    with pytest.raises(ValidationError) as refused:
         ServiceConfig(data_dir=tmp_path, dashboard={"frontend": tmp_path})
-    assert "index.html" in str(refused.value)
+    (error,) = refused.value.errors()
+    assert error["ctx"]["refusal"].field == "frontend"

@@ -21,7 +21,7 @@ SLIPS = [
 @pytest.mark.parametrize(("name", "content", "field"), SLIPS)
 def test_refuses_slip_in_nodes_file_in_one_sentence(tmp_path, name, content, field):
     (tmp_path / name).write_text(content)
-    with pytest.raises(ConfigError, match=name, check=lambda error: error.field == field):
+    with pytest.raises(ConfigError, check=lambda error: error.field == field):
         read_nodes(tmp_path / name)
     with pytest.raises(ConfigError):
         read_nodes(tmp_path / "missing")
