@@ -49,8 +49,8 @@ vllm: install  ## add vLLM's CPU build to .venv (Linux x86-64, two minutes), for
 test-vllm: install  ## run the tests of the engines with the real vLLM, in a .venv of its own
 	@bash scripts/test_all.sh vllm
 
-test-extras: install  ## run the tests with real trackers, S3, verifiers, OpenEnv and ALFWorld (installs them first)
-	@bash scripts/test_all.sh trackers s3 verifiers openenv alfworld
+test-extras: install  ## run the tests with real trackers, S3, Kubernetes schemas, verifiers, OpenEnv and ALFWorld (installs them first)
+	@bash scripts/test_all.sh trackers s3 deploy verifiers openenv alfworld
 
 bench: install  ## measure the figures of docs/benchmarks.md and write benchmarks/results/
 	@$(PY) -m benchmarks

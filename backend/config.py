@@ -319,6 +319,9 @@ class ServiceConfig(Settings):
     """Policies of ended jobs and past versions that stay loaded per model after they were sampled. More are
     loaded only while more are being sampled."""
 
+    gpu_bytes: int | None = Field(None, ge=1)
+    """Memory of each GPU of a cluster's nodes, where nvidia-smi does not tell it."""
+
     dtype: DType = "float32"
     """Number format of models, in learners and engines. Trained weights, gradients and optimizer state
     stay float32; full-parameter policies keep a second copy for it. Bit-identical results are guaranteed

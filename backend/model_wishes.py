@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from backend.catalog.models import read_json, read_model_facts
 from backend.catalog.tensor_files import expected_bytes
 from backend.compute.memory import machine_bytes
 from backend.config import ServiceConfig
-from backend.planning.machines import Machine, Wish
+from backend.planning.machines import Machine, NotPlaced, Placed, Wish
 from backend.planning.model_shape import ModelShape
+from backend.planning.plan import plan
+from backend.planning.wishes import for_all_parameters
 from backend.processes.machine_gpus import machine_gpus
 from tinkergym.errors import TinkerGymError
 
@@ -87,3 +91,27 @@ def wish_of(
         gpu_cpus=part,
         env_worker_cpus=part * max(config.env_workers, 1) * config.ray.env_worker_cpus,
     )
+
+
+def impossible_on(config: ServiceConfig, machines: Sequence[Machine]) -> dict[str, str]:
+    """Return why models of the settings have no place on nodes even if nothing else runs there.
+
+    Args:
+        config: The service's settings.
+        machines: The nodes; without any nothing is known.
+
+    Returns:
+        By model, or for jobs that train all of its parameters by `for_all_parameters(model)`.
+    """
+    if not machines:
+        return {}
+    found: dict[str, Placed | NotPlaced] = {}
+    for wish in (wish_of(config, model) for model in config.models):
+        full = replace(
+            wish,
+            name=for_all_parameters(wish.model),
+            placement=wish.placement.model_copy(update={"trains": "full"}),
+        )
+        for one in (wish, full):
+            found |= plan(machines, [one])
+    return {name: each.reason for name, each in found.items() if isinstance(each, NotPlaced)}

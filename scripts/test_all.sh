@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-parts=(recipes marked trackers s3 vllm verifiers openenv alfworld)
+parts=(recipes marked trackers s3 deploy vllm verifiers openenv alfworld)
 # A part is not begun with fewer seconds left than this.
 least() {
     case $1 in
@@ -16,7 +16,7 @@ least() {
     vllm) echo 420 ;;
     recipes | marked) echo 240 ;;
     trackers | s3 | verifiers) echo 120 ;;
-    openenv) echo 60 ;;
+    openenv | deploy) echo 60 ;;
     *) echo "test-all: there is no part $1, only: ${parts[*]}" >&2; return 2 ;;
     esac
 }

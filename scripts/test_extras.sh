@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PATIENCE_SECONDS=400  # without a way to the registry, pip tries again and again
-parts=${*:-trackers s3 verifiers openenv alfworld} # by name only: verifiers-v0
+parts=${*:-trackers s3 deploy verifiers openenv alfworld} # by name only: verifiers-v0
 missing=0
 bounded() { if command -v timeout >/dev/null; then timeout --kill-after=10 "$@"; else shift; "$@"; fi; }
 purelib() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
@@ -45,6 +45,9 @@ for part in $parts; do
         have s3 --on-top s3fs "moto[s3,server]" && check .venvs/s3/bin/python tests/backend/store/test_blobs.py \
             tests/backend/store/test_folder_cache.py tests/backend/store/test_blob_check.py \
             tests/backend/store/test_collector.py tests/backend/store/test_object_blobs.py
+        ;;
+    deploy) # schemas of Kubernetes' own kinds
+        have deploy --on-top kubernetes-validate && check .venvs/deploy/bin/python tests/deploy
         ;;
     alfworld)
         have alfworld --on-top alfworld textworld &&

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from backend.admission.bounds import (
     engine_can_sample,
     learner_can_train,
     models_are_offered,
+    models_have_a_place,
     tools_are_installed,
 )
 from backend.admission.datasets import datasets_fit
@@ -18,6 +20,7 @@ from backend.admission.template_settings import template_is_settled
 from backend.config import GatewayLimits, ServiceConfig
 from backend.store.tenant import TenantStore
 from tinkergym.errors import PayloadTooLargeError
+from tinkergym.schema.events import ErrorView
 from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.spec import JobSpec
@@ -57,6 +60,7 @@ def environments_can_be_played(spec: JobSpec, facts: Facts) -> JobSpec | Refusal
 
 CHECKS: tuple[Check, ...] = (
     models_are_offered,
+    models_have_a_place,
     tools_are_installed,
     engine_can_sample,
     learner_can_train,
@@ -75,6 +79,8 @@ class Admission:
     config: ServiceConfig
     catalog: ModelCatalog
     job_check: JobCheck
+    refusals: Callable[[], Mapping[str, ErrorView]] = dict
+    """See `Facts.refusals`."""
 
     def check(self, tenant: TenantStore, spec: JobSpec) -> tuple[JobSpec, dict[str, str]]:
         """Return the job as it is stored, and the versions of its packs.
@@ -82,7 +88,13 @@ class Admission:
         Raises:
             TinkerGymError: The job is refused, with the reason.
         """
-        facts = Facts(config=self.config, tenant=tenant, catalog=self.catalog, job_check=self.job_check)
+        facts = Facts(
+            config=self.config,
+            tenant=tenant,
+            catalog=self.catalog,
+            job_check=self.job_check,
+            refusals=self.refusals,
+        )
         for check in CHECKS:
             found = check(spec, facts)
             if isinstance(found, Refusal):

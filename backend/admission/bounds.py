@@ -9,6 +9,7 @@ from backend.admission.offered_models import require_offered
 from backend.catalog.tensor_files import expected_bytes
 from backend.compute.layer_names import names, no_such_layer
 from backend.config import VLLM_LEAST_TEMPERATURE
+from backend.planning.wishes import for_all_parameters
 from tinkergym.errors import InvalidToolError
 from tinkergym.registration.packs import pack_modules
 from tinkergym.rollout.table_tools import SANDBOX
@@ -48,6 +49,22 @@ def models_are_offered(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
         "choose smaller models, or let the operator raise pools_memory",
         "models_too_large",
     )
+
+
+def models_have_a_place(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
+    """Refuse models, or training of all their parameters, for which no node of the service has room."""
+    known = facts.refusals()
+    for agent in spec.trained_agents:
+        own = spec.for_agent(agent)
+        names = [own.model]
+        if isinstance(own.adapter, FullParameters):
+            names.append(for_all_parameters(own.model))
+        for name in names:
+            found = known.get(name)
+            if found is not None and found.code == "no_place":
+                field = "model" if name == own.model else "adapter"
+                return Refusal(field, found.message, found.hint, found.code)
+    return spec
 
 
 def tools_are_installed(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:

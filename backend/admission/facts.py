@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,6 +10,7 @@ from backend.catalog.models import ModelFacts
 from backend.compute.memory import machine_bytes
 from backend.config import ServiceConfig
 from backend.store.tenant import TenantStore
+from tinkergym.schema.events import ErrorView
 from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec, EvaluatedTasks
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.spec import JobSpec
@@ -103,6 +104,8 @@ class Facts:
     job_check: JobCheck
     memory: Callable[[], int] = machine_bytes
     """Returns this machine's memory in bytes."""
+    refusals: Callable[[], Mapping[str, ErrorView]] = dict
+    """Returns why models cannot be started, as the scheduler found a moment ago."""
     packs: dict[str, str] = field(default_factory=dict)
     """Versions of the packs that the job will use; noted by the check that makes its environment."""
 

@@ -17,9 +17,6 @@ from tinkergym.errors import (
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.view import JobView
 
-_REFUSAL_SECONDS = 60.0
-"""After this long without another attempt, the reason why a pool did not start may be outdated."""
-
 
 def job_and_pool(parts: GatewayParts, tenant: TenantStore, job_id: str) -> tuple[JobView, PoolRecord | None]:
     """Return a job and the pool that runs it at the moment, if any.
@@ -64,12 +61,10 @@ def want_pool(parts: GatewayParts, tenant: TenantStore, policy: str) -> TinkerGy
             parts.catalog.renderer(model)
         except UnknownModelError:
             raise _unknown(policy) from None
-    service, now = parts.store.service(), parts.clock()
-    service.want_pool(model, now)
-    refused = service.refusals().get(model)
-    if refused is not None and now - refused.refused_at < _REFUSAL_SECONDS:
-        # A pool was started a moment ago and could not serve.
-        return from_wire(refused.error.model_dump())
+    parts.store.service().want_pool(model, parts.clock())
+    refused = parts.refusals().get(model)
+    if refused is not None:  # A pool was started a moment ago and could not serve.
+        return from_wire(refused.model_dump())
     return ServiceUnavailableError(
         f"the model {model!r} is not loaded; a worker is being started", hint="try again in a moment"
     )

@@ -31,6 +31,7 @@ from backend.processes.image_check import ImageCheck
 from backend.store.keys import KeyRights
 from backend.store.store import Store
 from backend.store.usage import QuotaRoom
+from tinkergym.schema.events import ErrorView
 
 
 class Missing:
@@ -45,6 +46,8 @@ class Missing:
         return self._since
 
 
+REFUSAL_SECONDS = 60.0
+"""After this long without another attempt, the reason why a pool did not start may be outdated."""
 _UNKNOWN = ""
 """In place of the tenant, until it is known."""
 _MOST_OF_A_POOL = 96
@@ -86,7 +89,14 @@ class GatewayParts:
     @cached_property
     def admission(self) -> Admission:
         """Whether a job may run."""
-        return Admission(config=self.config, catalog=self.catalog, job_check=self.job_check)
+        return Admission(
+            config=self.config, catalog=self.catalog, job_check=self.job_check, refusals=self.refusals
+        )
+
+    def refusals(self) -> dict[str, ErrorView]:
+        """Return why models cannot be started, unless that may be outdated."""
+        found, now = self.store.service().refusals(), self.clock()
+        return {name: one.error for name, one in found.items() if now - one.refused_at < REFUSAL_SECONDS}
 
     @cached_property
     def pool_proofs(self) -> PoolProofs:

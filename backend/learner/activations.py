@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,14 +23,33 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from backend.compute.memory import machine_bytes
 from backend.learner.shared_attention import attending, layout_in_use
 
-MOST_TOKENS = 4096
-"""More at a time do not make products faster."""
-MOST_PADDED_TOKENS = 2048
-"""In padded rows; unfused attention keeps more per token the longer they are."""
-_FEWEST_TOKENS = 512
-"""With fewer, products are slow, and computing layers twice costs less."""
 _PART_OF_A_CPUS_MEMORY = 8
 _PART_OF_A_GPUS_MEMORY = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRange:
+    """How many tokens a learner computes at a time, if memory allows."""
+
+    most: int
+    """More at a time do not make products faster."""
+    fewest: int = 512
+    """With fewer, products are slow, and computing layers twice costs less."""
+
+
+_ON_CPU, _ON_GPU = TokenRange(most=4096), TokenRange(most=65_536, fewest=4096)
+"""A GPU's are not measured. It has little to do with 512 tokens of a small model."""
+_PADDED = 2
+"""In padded rows, so many times fewer; unfused attention keeps more per token the longer they are."""
+
+
+def limits_on(device_type: str, *, shares_prefixes: bool) -> TokenRange:
+    """Return how many tokens are worth computing at a time on a kind of device.
+
+    On a CPU they are constants: how a batch is cut determines the last bits of its gradient.
+    """
+    found = _ON_CPU if device_type == "cpu" else _ON_GPU
+    return found if shares_prefixes else replace(found, most=found.most // _PADDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +63,7 @@ class MicroBatching:
 
 
 def micro_batching(
-    bytes_per_token: int, *, layers: int, bytes_between_layers: int, room: int, most: int = MOST_TOKENS
+    bytes_per_token: int, *, layers: int, bytes_between_layers: int, room: int, limits: TokenRange = _ON_CPU
 ) -> MicroBatching:
     """Fit micro-batches into memory.
 
@@ -53,15 +72,15 @@ def micro_batching(
         layers: Number of layers that can run again, of about equal size.
         bytes_between_layers: Size of a token's hidden state.
         room: Bytes, see `room_for_activations`.
-        most: Limit in tokens, regardless of memory.
+        limits: In tokens, regardless of memory.
     """
     tokens = _power_of_two(room // max(bytes_per_token, 1))
-    if tokens >= _FEWEST_TOKENS or not layers:
-        return MicroBatching(tokens=min(tokens, most), recompute=False)
+    if tokens >= limits.fewest or not layers:
+        return MicroBatching(tokens=min(tokens, limits.most), recompute=False)
     # One whole layer, and the inputs of all.
     each = bytes_per_token // layers + bytes_between_layers * layers
     tokens = _power_of_two(room // max(each, 1))
-    return MicroBatching(tokens=min(tokens, most), recompute=True)
+    return MicroBatching(tokens=min(tokens, limits.most), recompute=True)
 
 
 def kept_bytes(model: torch.nn.Module, run: Callable[[], torch.Tensor]) -> int:

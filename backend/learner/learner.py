@@ -61,6 +61,7 @@ class Learner:
         micro_batch_tokens: int | None = None,
         cpu_threads: int = 1,
         learners: int = 1,
+        room: int | None = None,
         images: ImageSource | SharedImages | None = None,
         make_full: MakeFull | None = None,
     ) -> None:
@@ -69,12 +70,13 @@ class Learner:
         Args:
             model_dir: A Hugging Face model directory or hub id.
             device: torch device.
-            dtype: See `LoadedModel.load`, as for `micro_batch_tokens` and `learners`.
+            dtype: See `LoadedModel.load`, as for `micro_batch_tokens`, `learners` and `room`.
             device_lock: See `DeviceTurns`.
             micro_batch_tokens: Most tokens computed at a time.
             cpu_threads: Number of threads on a CPU. Divided among workers with separate micro-batches and
                 gradients, if the model and the gradient's size allow it; 1 leaves torch's number unchanged.
             learners: Number of learners that share the machine's memory.
+            room: Bytes planned for activations.
             images: Source of image files for a model with image support; None refuses images.
             make_full: See `PolicyFactory`.
 
@@ -90,6 +92,7 @@ class Learner:
             dtype=dtype,
             micro_batch_tokens=micro_batch_tokens,
             learners=learners,
+            room=room,
             images=None if images is None else shared(images),
         )
         self._runner = PassRunner(self._base, self._turns, workers)

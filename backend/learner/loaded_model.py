@@ -13,9 +13,8 @@ import torch
 
 from backend.catalog.models import image_rules_of
 from backend.learner.activations import (
-    MOST_PADDED_TOKENS,
-    MOST_TOKENS,
     MicroBatching,
+    limits_on,
     micro_batching,
     room_for_activations,
 )
@@ -52,6 +51,7 @@ class LoadedModel:
         dtype: torch.dtype,
         micro_batch_tokens: int | None,
         learners: int,
+        room: int | None,
         images: SharedImages | None,
     ) -> LoadedModel:
         """Load a model.
@@ -64,6 +64,7 @@ class LoadedModel:
             micro_batch_tokens: Most tokens computed at a time, which limits the memory. None uses as many as
                 fit well; if these would be few, layers are computed twice instead.
             learners: Number of learners that share the machine's memory.
+            room: Bytes planned for activations; None takes a part of what there is.
             images: Source of image files; None refuses images.
 
         Raises:
@@ -71,7 +72,7 @@ class LoadedModel:
         """
         lm = CausalLM.load(path, device=device, dtype=dtype)
         _let_see(lm, Path(path), images)
-        batching = _fitting(lm, dtype, micro_batch_tokens, learners=learners)
+        batching = _fitting(lm, dtype, micro_batch_tokens, learners=learners, room=room)
         if batching.recompute:
             lm.recompute_layers()
         lm.model.requires_grad_(False)
@@ -101,7 +102,9 @@ def is_exact(dtype: torch.dtype) -> bool:
     return dtype in {torch.float32, torch.float64}
 
 
-def _fitting(lm: CausalLM, dtype: torch.dtype, tokens: int | None, *, learners: int) -> MicroBatching:
+def _fitting(
+    lm: CausalLM, dtype: torch.dtype, tokens: int | None, *, learners: int, room: int | None
+) -> MicroBatching:
     if tokens is not None:
         return MicroBatching(tokens=tokens, recompute=False)
     each = lm.kept_bytes_per_token()
@@ -109,8 +112,8 @@ def _fitting(lm: CausalLM, dtype: torch.dtype, tokens: int | None, *, learners: 
         each,
         layers=lm.layer_count,
         bytes_between_layers=lm.hidden_size * dtype.itemsize,
-        room=room_for_activations(lm.device) // learners,
-        most=MOST_TOKENS if lm.shares_prefixes else MOST_PADDED_TOKENS,
+        room=room or room_for_activations(lm.device) // learners,
+        limits=limits_on(lm.device.type, shares_prefixes=lm.shares_prefixes),
     )
     _log.info(
         "a token needs %d bytes for the backward pass: %d tokens at a time%s",

@@ -62,7 +62,9 @@ class Layout:
         return self.engines * self.tensor_parallel + self.singles
 
 
-def layout_of(wish: Wish, *, gpus: int, tensor_parallel: int, sleeps: bool, gpu_bytes: int) -> Layout:
+def layout_of(
+    wish: Wish, *, gpus: int, tensor_parallel: int, sleeps: bool, gpu_bytes: int, tokens: int
+) -> Layout:
     """Return the ranks and engines of a model on so many GPUs.
 
     Args:
@@ -71,6 +73,7 @@ def layout_of(wish: Wish, *, gpus: int, tensor_parallel: int, sleeps: bool, gpu_
         tensor_parallel: GPUs of one engine.
         sleeps: Whether the engine sleeps while the model learns.
         gpu_bytes: The memory of the largest GPU.
+        tokens: That a rank computes at a time.
     """
     own, together = wish.placement, wish.placement.together is not False
     if together:
@@ -87,12 +90,12 @@ def layout_of(wish: Wish, *, gpus: int, tensor_parallel: int, sleeps: bool, gpu_
         tensor_parallel=tensor_parallel,
         together=together,
         sleeps=sleeps and together,
-        learner=learner_of(wish, ranks, gpu_bytes),
+        learner=learner_of(wish, ranks, gpu_bytes, tokens),
         engine_bytes=max(engine.total, min(least, engine.weights + _most_cache(wish, engine))),
     )
 
 
-def learner_of(wish: Wish, ranks: int, gpu_bytes: int) -> LearnerNeeds:
+def learner_of(wish: Wish, ranks: int, gpu_bytes: int, tokens: int) -> LearnerNeeds:
     """Return what each of so many ranks needs."""
     if wish.shape is None:
         return LearnerNeeds(resident=CONTEXT_BYTES + wish.memory_bytes, work=0)
@@ -104,7 +107,9 @@ def learner_of(wish: Wish, ranks: int, gpu_bytes: int) -> LearnerNeeds:
     elif wish.placement.trains == "auto":
         full = learner_needs(wish.shape, "full", number_bytes=wish.number_bytes, divided_by=divided_by)
         method = "full" if 2 * full.total <= usable_bytes(gpu_bytes) else "lora"
-    return learner_needs(wish.shape, method, number_bytes=wish.number_bytes, divided_by=divided_by)
+    return learner_needs(
+        wish.shape, method, number_bytes=wish.number_bytes, divided_by=divided_by, tokens=tokens
+    )
 
 
 def engine_of(wish: Wish, tensor_parallel: int) -> EngineNeeds:

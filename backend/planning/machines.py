@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Literal
+
+from pydantic import TypeAdapter
 
 from backend.planning.memory_needs import usable_bytes
 from backend.planning.model_shape import ModelShape
@@ -66,6 +69,14 @@ class Part:
     """Which of the node's."""
     gpu_bytes: int = 0
     """Its memory on each of these GPUs."""
+    work_bytes: int = 0
+    """Of a rank: how much of it is for activations."""
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """What it asks Ray for; empty for the first rank and engine, which are in the pool's."""
+        wanted = {"CPU": self.cpus, "memory": float(self.memory_bytes)}
+        return {name: amount for name, amount in wanted.items() if amount}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +100,20 @@ class Placed:
     def gpus(self) -> int:
         """How many GPUs it uses."""
         return len(self.claims)
+
+    def bundle_of(self, part: Part) -> int:
+        """Return the number of the bundle with a part's resources: its own, or else the pool's."""
+        own = [each for each in self.parts if each.bundle]
+        return own.index(part) if part.bundle else 0
+
+    def to_json(self) -> str:
+        """Return it as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Placed:
+        """Read what `to_json` wrote."""
+        return TypeAdapter(cls).validate_json(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

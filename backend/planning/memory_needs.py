@@ -20,10 +20,8 @@ ADAPTER_RANK = 16
 """The rank of the adapters that are planned for."""
 ADAPTERS = 4
 """How many of them a learner holds at a time; one policy of all parameters counts as much."""
-LEAST_TOKENS = 512
-"""Tokens that a learner must be able to compute at a time."""
-WORK_TOKENS = 4096
-"""Tokens for which a learner's memory is planned."""
+WORK_TOKENS = (16_384, 4096)
+"""Tokens for which a learner's memory is planned: as many as fill a GPU, or where that is too much, fewer."""
 CACHE_TOKENS = 32_768
 """Tokens for which an engine's cache is planned, at least."""
 _TRAINED_BYTES = 16
@@ -64,7 +62,12 @@ def usable_bytes(gpu_bytes: int) -> int:
 
 
 def learner_needs(
-    shape: ModelShape, method: Method, *, number_bytes: int, divided_by: int = 1, tokens: int = WORK_TOKENS
+    shape: ModelShape,
+    method: Method,
+    *,
+    number_bytes: int,
+    divided_by: int = 1,
+    tokens: int = WORK_TOKENS[-1],
 ) -> LearnerNeeds:
     """Return what a rank needs.
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 
 from backend.planning.gpu_layout import SMALL, Layout, choose, layout_of
 from backend.planning.machines import Machine, NodeRoom, NotPlaced, Placed, Rooms, Wish, rooms_of, take
-from backend.planning.memory_needs import divides_heads
+from backend.planning.memory_needs import WORK_TOKENS, divides_heads
 from backend.planning.plan_reasons import (
     no_heads,
     no_label,
@@ -80,14 +81,14 @@ def _on_gpus(rooms: Sequence[NodeRoom], usable: Sequence[NodeRoom], wish: Wish) 
         return no_heads(wish)
     enough = [room for room in rooms if has_processors(room, wish)]
     for size in sizes:
-        for sleeps in (False, True):
-            for layout in _layouts(enough, wish, size, sleeps=sleeps):
+        for tokens, sleeps in product(WORK_TOKENS, (False, True)):
+            for layout in _layouts(enough, wish, size, sleeps=sleeps, tokens=tokens):
                 if (chosen := choose(enough, layout)) is None:
                     continue
                 parts = gpu_parts(wish, layout, chosen, usable)
                 if parts is not None:
                     return parts
-    least = [_layouts(rooms, wish, size, sleeps=True)[-1] for size in sizes]
+    least = [_layouts(rooms, wish, size, sleeps=True, tokens=WORK_TOKENS[-1])[-1] for size in sizes]
     if any(choose(rooms, layout) for layout in least):
         return no_processors(wish, rooms)
     return too_few_gpus(wish, rooms, least)
@@ -107,13 +108,15 @@ def _engine_sizes(rooms: Sequence[NodeRoom], wish: Wish) -> list[int]:
     ]
 
 
-def _layouts(rooms: Sequence[NodeRoom], wish: Wish, size: int, *, sleeps: bool) -> list[Layout]:
+def _layouts(rooms: Sequence[NodeRoom], wish: Wish, size: int, *, sleeps: bool, tokens: int) -> list[Layout]:
     """Return the layouts to try, the one with most GPUs first."""
     own = wish.placement
     gpu_bytes = max((gpu for room in rooms for gpu in room.machine.gpus), default=0)
 
     def laid_out(gpus: int) -> Layout:
-        return layout_of(wish, gpus=gpus, tensor_parallel=size, sleeps=sleeps, gpu_bytes=gpu_bytes)
+        return layout_of(
+            wish, gpus=gpus, tensor_parallel=size, sleeps=sleeps, gpu_bytes=gpu_bytes, tokens=tokens
+        )
 
     if own.gpus:
         return [laid_out(own.gpus)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from backend.planning.gpu_layout import Chosen, Layout
 from backend.planning.machines import NodeRoom, Part, PartKind, Placed, Wish
@@ -47,9 +48,9 @@ def gpu_parts(
     order = {one.node_id: number for number, one in enumerate(chosen)}
     for_ranks = sorted(together + alone, key=lambda place: order[place[0]])[: layout.ranks]
     first = for_ranks[0][0]
-    learner_bytes = layout.learner.total
+    own_rank = wish.rank_cpus if layout.ranks > 1 else 0.0
     parts = [
-        Part(kind="pool", number=0, node_id=first, cpus=wish.cpus, memory_bytes=wish.memory_bytes),
+        Part(kind="pool", number=0, node_id=first, cpus=wish.cpus + own_rank, memory_bytes=wish.memory_bytes),
         Part(kind="env_workers", number=0, node_id="", cpus=wish.env_worker_cpus),
     ]
     for number, (node_id, gpu) in enumerate(for_ranks):
@@ -62,7 +63,8 @@ def gpu_parts(
                 cpus=cpus,
                 memory_bytes=memory,
                 gpus=(gpu,),
-                gpu_bytes=learner_bytes,
+                gpu_bytes=layout.learner.total,
+                work_bytes=layout.learner.work,
             )
         )
     # Engine 0 belongs to the pool's process: it is on its node if any is.
@@ -109,13 +111,5 @@ def _fit(rooms: Sequence[NodeRoom], wanted: Sequence[Part]) -> tuple[Part, ...] 
             return None
         room.cpus -= part.cpus
         room.memory_bytes -= part.memory_bytes
-        found[index] = Part(
-            kind=part.kind,
-            number=part.number,
-            node_id=room.machine.node_id,
-            cpus=part.cpus,
-            memory_bytes=part.memory_bytes,
-            gpus=part.gpus,
-            gpu_bytes=part.gpu_bytes,
-        )
+        found[index] = replace(part, node_id=room.machine.node_id)
     return tuple(found[index] for index in range(len(wanted)))

@@ -98,6 +98,11 @@ class OfferedModel(Settings):
     """Where it runs; what is left out is taken from the service's `placement`."""
 
 
+def for_all_parameters(model: str) -> str:
+    """Return the name under which it is recorded that a model's place has no room to train all parameters."""
+    return f"{model}|full"
+
+
 def _chosen(placement: ModelPlacement) -> dict[str, Any]:
     # Not `exclude_unset`: settings travel as JSON, and there all are set.
     return placement.model_dump(exclude_defaults=True)

@@ -14,14 +14,17 @@ import secrets
 import subprocess
 import sys
 import threading
+from functools import partial
 from typing import Any
 
 from backend import worker_url
 from backend.config import ServiceConfig
 from backend.episodes.env_worker_end import WorkerEnd, WorkerRemains
+from backend.planning.pool_place import PoolPlace
 from backend.private_folder import make_private
 from backend.processes.children import die_with_parent, freeze_startup_objects
 from backend.processes.foreign_code import environment_for_packs
+from backend.processes.machine_gpus import VISIBLE
 from backend.processes.own_memory import resident_bytes
 from backend.workers.env_worker_files import EnvWorkerFiles
 
@@ -31,9 +34,12 @@ _log = logging.getLogger(__name__)
 class PoolProcess:
     """Runs in an actor: a pool worker."""
 
-    def __init__(self, config_json: str, pool_id: str, model: str) -> None:
+    def __init__(self, config_json: str, pool_id: str, model: str, place_json: str) -> None:
         die_with_parent()
         self._config_json, self._pool_id, self._model = config_json, pool_id, model
+        self._place = PoolPlace.from_json(place_json)
+        if self._place.gpus:  # Before torch looks.
+            os.environ[VISIBLE] = ",".join(self._place.gpus)
         self._worker: Any = None
         self._token = secrets.token_urlsafe(32)
         self._listens, self._stopped = threading.Event(), threading.Event()
@@ -59,7 +65,8 @@ class PoolProcess:
             model=self._model,
             url=url,
             token=self._token,
-            start_ranks=ray_ranks,
+            start_ranks=partial(ray_ranks, self._place.ranks),
+            place=self._place,
         )
         self._listens.set()
         freeze_startup_objects()

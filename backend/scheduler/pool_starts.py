@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from backend.config import ServiceConfig
 from backend.errors import SERVICE_LOG
 from backend.scheduler.pools import Pools
 from backend.scheduler.queue_reasons import START_ATTEMPTS
 from backend.store.store import ServiceStore
-from tinkergym.errors import InternalServiceError, ServiceUnavailableError, TinkerGymError
+from tinkergym.errors import (
+    InternalServiceError,
+    InvalidRequestError,
+    ServiceUnavailableError,
+    TinkerGymError,
+)
 from tinkergym.schema.events import ErrorView, JobState
 
 _REFUSED_AGAIN_SECONDS = 20.0
@@ -33,6 +38,8 @@ class PoolStarts:
         self.without_room: dict[str, float] = {}
         """Models that wait for memory, and when this was last noted for sampling clients."""
         self._not_before: dict[str, float] = {}
+        self._impossible: dict[str, float] = {}
+        """Models that have no place, and when this was last noted."""
         self._refused: set[str] = set()
         """Models whose pool reported why it cannot start. Their jobs failed, so only new jobs retry."""
 
@@ -54,6 +61,27 @@ class PoolStarts:
                 self._pools.start(model, now)
             else:
                 self.without_room[model] = self._note_no_room(model, waited.get(model, 0.0), now)
+
+    def note_impossible(self, found: Mapping[str, str], now: float) -> None:
+        """Let the gateway refuse jobs on models that have no place on the present nodes.
+
+        Args:
+            found: See `WorkerPool.impossible`.
+            now: Unix seconds.
+        """
+        for name in self._impossible.keys() - found.keys():
+            self._store.forget_refusal(name)
+            del self._impossible[name]
+        for name, reason in found.items():
+            if now - self._impossible.get(name, 0.0) >= _REFUSED_AGAIN_SECONDS:
+                error = InvalidRequestError(
+                    f"the model has no place on the service's nodes, {reason}",
+                    hint="choose another model, or ask the operator: tinkergym plan shows what would fit",
+                    field="model",
+                    code="no_place",
+                )
+                self._store.note_refusal(name, ErrorView.model_validate(error.to_wire()), now)
+                self._impossible[name] = now
 
     def succeeded(self, model: str) -> None:
         """Record that a model's pool is ready."""
@@ -84,6 +112,7 @@ class PoolStarts:
     def clock_set_back(self) -> None:
         """Forget times of the old clock, which are in the future."""
         self._not_before.clear()
+        self._impossible = dict.fromkeys(self._impossible, 0.0)
 
     def _refuse(self, model: str, error: TinkerGymError | None, now: float) -> None:
         reason = error or InternalServiceError(

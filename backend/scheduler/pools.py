@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backend import worker_url
 from backend.config import ServiceConfig
 from backend.errors import SERVICE_LOG
 from backend.scheduler.room import MemoryBudget, PoolMemory, make_room, too_many
+from backend.scheduler.unplaced import Unplaced
 from backend.scheduler.workers import Running, WorkerPool
 from backend.store.service_parts import lost_pools, pool_part
 from backend.store.store import ServiceStore
@@ -173,10 +174,16 @@ class Pools:
             self._end(min(idle, key=lambda pool: pool.idle_since or 0.0).pool_id, "makes room in the cluster")
 
     @property
-    def without_place(self) -> dict[str, str]:
-        """Why models whose pool was asked for have no place in the cluster."""
-        found = {pool_id: why for pool_id, why in self._workers.waiting().items() if pool_id in self}
-        return {self._by_id[pool_id].model: why.reason for pool_id, why in found.items()}
+    def without_place(self) -> dict[str, Unplaced]:
+        """Why models whose pool was asked for have no place; those that hold what they need by model."""
+        models = self.models
+        return {
+            models[pool_id]: replace(
+                why, holders=tuple((models[one], gpus) for one, gpus in why.holders if one in models)
+            )
+            for pool_id, why in self._workers.waiting().items()
+            if pool_id in models
+        }
 
     def why_no_room(self, *models: str) -> str:
         """Return why these models wait for memory."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from backend.config import ServiceConfig
 from backend.scheduler.room import MEMORY_TAKEN
-from backend.scheduler.unplaced import CLUSTER
+from backend.scheduler.unplaced import NO_PLACE, Unplaced, with_own_jobs
 from backend.store.store import HeldJob, QueuedJob, QueueGroup
 from tinkergym.schema.events import JobState
 
@@ -42,8 +42,8 @@ class QueueSight:
     without_room: Collection[str]
     """Models that wait for memory."""
     why_no_room: Callable[[str], str]
-    without_place: Mapping[str, str]
-    """Why models whose pool was asked for have no place in the cluster."""
+    without_place: Mapping[str, Unplaced]
+    """Why models whose pool was asked for have no place; the holders are models."""
     without_room_beside: Mapping[str, str]
     """Why the other base models of a job have no room, by job."""
 
@@ -62,14 +62,20 @@ class QueueSight:
             return self._full(job)
         if self.own.get((job.tenant_id, job.model), 1) < 1:
             return f"your jobs have all places of {job.model!r} that one tenant {_MAY_HAVE}"
-        return "" if any(past in job.reason for past in (_LOADING, CLUSTER, *_PASSING)) else job.reason
+        return "" if any(past in job.reason for past in (_LOADING, NO_PLACE, *_PASSING)) else job.reason
 
     def _loading(self, queued: QueueGroup) -> str:
         failures = self.failed_starts[queued.model]
         attempt = f", attempt {failures + 1} of {START_ATTEMPTS}" if failures else ""
-        now = self.without_place.get(queued.model, f"{_LOADING} {queued.model!r}{attempt}")
+        now = f"{_LOADING} {queued.model!r}{attempt}"
+        if (unplaced := self.without_place.get(queued.model)) is not None:
+            yours = {
+                model: [job.job_id for job in held if job.tenant_id == queued.tenant_id]
+                for model, held in self.held.items()
+            }
+            now = with_own_jobs(unplaced, yours)
         # Why it is queued comes last: a reason that begins with a worker's death is counted as one.
-        waited = _LOADING in queued.reason or CLUSTER in queued.reason
+        waited = _LOADING in queued.reason or NO_PLACE in queued.reason
         before = queued.reason.partition(": ")[2] if waited else queued.reason
         if any(past in before for past in _PASSING):
             before = ""

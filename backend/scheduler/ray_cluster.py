@@ -18,12 +18,14 @@ import ray
 from backend.config import ServiceConfig
 from backend.episodes.env_worker_end import WorkerEnd, WorkerRemains
 from backend.errors import RankLostError
+from backend.model_wishes import share
+from backend.planning.machines import Placed
 from backend.scheduler import early_worker, ray_groups
 from backend.scheduler.actor_processes import EnvWorkerProcess, PoolProcess
 from backend.scheduler.child_environment import child_environment
 from backend.scheduler.ray_groups import ENV_WORKER_BUNDLE, POOL_BUNDLE
-from backend.scheduler.ray_placing import Placing, Wanted
-from backend.scheduler.unplaced import Unplaced, env_worker_cpus
+from backend.scheduler.ray_placing import Placing
+from backend.scheduler.unplaced import Unplaced
 from backend.scheduler.workers import (
     Change,
     EnvWorkerEnded,
@@ -68,7 +70,7 @@ class RayWorkers:
         variables = child_environment(everywhere=True) if config.ray.address else {}
         self._runtime_env: dict[str, Any] = {"env_vars": variables} if variables else {}
         self._placing = Placing(config, variables)
-        self._env_worker_cpus = env_worker_cpus(config)
+        self._env_worker_cpus = share(config) * config.ray.env_worker_cpus
         self._pools: dict[str, Any] = {}
         self._addresses: dict[str, Any] = {}
         """A reference to each pool's URL and token, which resolves when it listens."""
@@ -118,6 +120,10 @@ class RayWorkers:
         """Return why pools that were asked for have no place on a machine yet, by pool."""
         return self._placing.waiting()
 
+    def impossible(self) -> dict[str, str]:
+        """Return why models of the settings have no place on the present nodes, whatever else runs there."""
+        return self._placing.impossible()
+
     def node_bytes(self) -> dict[str, int]:
         """Return the memory that a cluster's nodes have for pools, by node; empty on our own machine."""
         return self._placing.node_bytes()
@@ -127,22 +133,24 @@ class RayWorkers:
         return self._placing.node_of(pool_id)
 
     def _start_pools(self) -> None:
-        for pool_id, pool in self._placing.placed():
-            self._start_placed(pool_id, pool)
+        for pool_id, model, placed in self._placing.placed():
+            self._start_placed(pool_id, model, placed)
 
-    def _start_placed(self, pool_id: str, pool: Wanted) -> None:
+    def _start_placed(self, pool_id: str, model: str, placed: Placed) -> None:
         python = early_worker.python_in(self._early_worker)
+        place, (own, *_) = self._placing.place_of(placed), placed.parts
+        first_rank = place.ranks[0].cpus if len(place.ranks) > 1 else 0.0
         actor = (
             ray.remote(max_restarts=0, max_concurrency=16)(PoolProcess)
             .options(
-                name=_SEPARATOR.join(("pool", pool_id, pool.model)),
+                name=_SEPARATOR.join(("pool", pool_id, model)),
                 lifetime="detached",
-                num_cpus=pool.wants.pool_cpus,
-                memory=pool.wants.pool_bytes,
+                num_cpus=own.cpus - first_rank,
+                memory=own.memory_bytes,
                 scheduling_strategy=self._placing.bundle(pool_id, POOL_BUNDLE),
                 runtime_env=self._runtime_env | ({"py_executable": python} if python else {}) or None,
             )
-            .remote(self._config_json, pool_id, pool.model)
+            .remote(self._config_json, pool_id, model, place.to_json())
         )
         self._pools[pool_id] = actor
         self._watched[actor.start.remote()] = ("start", pool_id)

@@ -1,8 +1,9 @@
 """The resources of each pool: a placement group of Ray with the pool's name.
 
-The first bundle is the pool's own process (with the first rank of its learner, which writes its files), the
-second is for its environment workers, and each further rank has one. Ray spreads bundles over several nodes
-only if one has no room.
+Its bundles are the parts of the plan that take CPUs or memory, each on the node that the plan chose: first
+the pool's own process (with the first rank of its learner, which writes its files), second its environment
+workers, then further ranks and engines, sorted by node. The plan itself is kept with the group, so that the
+next scheduler knows what is taken.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from ray.experimental import internal_kv
 from ray.util.placement_group import (
     get_placement_group,
     placement_group,
@@ -19,8 +21,11 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from backend.planning.machines import Placed
+
 _PREFIX = "pool|"
-POOL_BUNDLE, ENV_WORKER_BUNDLE, FIRST_RANK_BUNDLE = 0, 1, 2
+POOL_BUNDLE, ENV_WORKER_BUNDLE = 0, 1
+_PLANS = b"tinkergym-plans"
 _NODE_LABEL = "ray.io/node-id"
 
 
@@ -30,25 +35,32 @@ class PoolGroups:
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
 
-    def reserve(self, pool_id: str, bundles: list[dict[str, float]], nodes: Collection[str] | None) -> None:
-        """Ask Ray for the resources of a pool; on these nodes only, if any are given."""
-        only = None if nodes is None else one_of(nodes)
+    def reserve(self, pool_id: str, placed: Placed, *, on_nodes: bool) -> None:
+        """Ask Ray for the resources of a pool, each on its node; our own Ray has one node."""
+        parts = [part for part in placed.parts if part.bundle]
         self._known[pool_id] = placement_group(
-            bundles,
+            [part.bundle for part in parts],
             strategy="PACK",
             name=_PREFIX + pool_id,
             lifetime="detached",
-            bundle_label_selector=None if only is None else [only] * len(bundles),
+            bundle_label_selector=[one_of([part.node_id]) for part in parts] if on_nodes else None,
         )
+        internal_kv._internal_kv_put(pool_id.encode(), placed.to_json().encode(), namespace=_PLANS)
 
-    def adopt(self, pool_ids: Collection[str]) -> None:
-        """Remember the groups of these pools, and remove all others of this service."""
+    def adopt(self, pool_ids: Collection[str]) -> dict[str, Placed]:
+        """Remember the groups of these pools, and remove all others of this service; returns their plans."""
         for name in _names():
             pool_id = name.removeprefix(_PREFIX)
             with contextlib.suppress(ValueError):
                 self._known[pool_id] = get_placement_group(name)
         for pool_id in self._known.keys() - set(pool_ids):
             self.remove(pool_id)
+        found = {}
+        for pool_id in self._known:
+            written = internal_kv._internal_kv_get(pool_id.encode(), namespace=_PLANS)
+            if written is not None:
+                found[pool_id] = Placed.from_json(written.decode())
+        return found
 
     def is_placed(self, pool_id: str, seconds: float) -> bool:
         """Whether Ray has found room for a pool, waiting at most that long."""
@@ -74,6 +86,7 @@ class PoolGroups:
         """Give a pool's resources back; Ray ends the processes that still use them."""
         group = self._known.pop(pool_id, None)
         if group is not None:
+            _forget_plan(pool_id)
             with contextlib.suppress(Exception):
                 remove_placement_group(group)
 
@@ -83,9 +96,15 @@ def one_of(nodes: Collection[str]) -> dict[str, str]:
     return {_NODE_LABEL: f"in({','.join(sorted(nodes))})"}
 
 
+def _forget_plan(pool_id: str) -> None:
+    with contextlib.suppress(Exception):
+        internal_kv._internal_kv_del(pool_id.encode(), namespace=_PLANS)
+
+
 def remove_all() -> None:
     """Remove the groups of all pools of this service."""
     for name in _names():
+        _forget_plan(name.removeprefix(_PREFIX))
         with contextlib.suppress(ValueError):
             remove_placement_group(get_placement_group(name))
 

@@ -6,13 +6,15 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from backend.planning.machines import Machine
 from backend.processes.versions import versions
+from backend.scheduler.ray_gpus import NodeGpus
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 2.0
@@ -26,6 +28,9 @@ class Node:
     cpus: float
     memory_bytes: int
     """What the operator lets Ray give to processes there."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    gpus: int = 0
+    """How many the operator lets Ray give."""
     refused: str = ""
     """Why it is not used."""
 
@@ -38,9 +43,15 @@ class Node:
 class Nodes:
     """Asks each node that joins for its versions; one that has not answered is not used."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        """`environment` are the variables of every process that is started there."""
+    def __init__(self, environment: Mapping[str, str], gpu_bytes: int | None) -> None:
+        """Know no node yet.
+
+        Args:
+            environment: The variables of every process that is started there.
+            gpu_bytes: The memory of each GPU, where it cannot be asked for.
+        """
         self._environment = dict(environment)
+        self._gpus = NodeGpus(self._environment, gpu_bytes)
         self._own = versions()
         self._look_at = 0.0
         self._asked: dict[str, tuple[Node, Any]] = {}
@@ -51,6 +62,25 @@ class Nodes:
     def usable(self) -> dict[str, Node]:
         """The nodes that may be used."""
         return {node_id: node for node_id, node in self.answered.items() if not node.refused}
+
+    @property
+    def machines(self) -> list[Machine]:
+        """The same for a plan, with their GPUs as far as these are known."""
+        return [
+            Machine(
+                node_id=node_id,
+                cpus=node.cpus,
+                memory_bytes=node.memory_bytes,
+                gpus=tuple(self._gpus.of(node_id).values()),
+                labels=node.labels,
+            )
+            for node_id, node in self.usable.items()
+            if not node.gpus or self._gpus.are_known(node_id)
+        ]
+
+    def gpu_names(self, node_id: str) -> list[str]:
+        """Return what a node's processes call its GPUs, in the order of its `Machine`."""
+        return list(self._gpus.of(node_id))
 
     def look(self) -> None:
         """Notice nodes that joined, answered or left, every few seconds."""
@@ -66,10 +96,10 @@ class Nodes:
         for node_id, (node, promise) in list(self._asked.items()):
             if ray.wait([promise], timeout=0)[0]:
                 del self._asked[node_id]
-                why = self._why_refused(promise)
-                self.answered[node_id] = Node(node.address, node.cpus, node.memory_bytes, why)
-                if why:
+                self.answered[node_id] = replace(node, refused=self._why_refused(promise))
+                if self.answered[node_id].refused:
                     _log.warning("%s", self.answered[node_id].refusal)
+        self._gpus.look({node_id: node.gpus for node_id, node in self.usable.items() if node.gpus})
 
     def refusals(self) -> str:
         """Return which nodes are not used and why; empty if all are."""
@@ -77,7 +107,13 @@ class Nodes:
 
     def _ask(self, node_id: str, entry: Mapping[str, Any]) -> tuple[Node, Any]:
         resources = entry["Resources"]
-        node = Node(entry["NodeManagerAddress"], resources.get("CPU", 0.0), int(resources.get("memory", 0)))
+        node = Node(
+            entry["NodeManagerAddress"],
+            resources.get("CPU", 0.0),
+            int(resources.get("memory", 0)),
+            entry.get("Labels") or {},
+            int(resources.get("GPU", 0)),
+        )
         task = ray.remote(num_cpus=0, max_retries=0)(versions).options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
             runtime_env={"env_vars": self._environment},

@@ -1,4 +1,8 @@
-"""Where pools run: each waits here until Ray has room for its group on nodes that may be used."""
+"""Where pools run: each waits here until the plan has a place for it and Ray gives it.
+
+On a cluster the plan decides about CPUs, memory and GPUs of its nodes; on our own machine about its GPUs,
+while `pools_memory` decides about the memory.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +12,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.config import ServiceConfig
+from backend.model_wishes import impossible_on, own_machine, wish_of
+from backend.planning.machines import Machine, NotPlaced, Part, Placed, Wish
+from backend.planning.plan import plan
+from backend.planning.pool_place import PoolPlace
+from backend.processes.machine_gpus import machine_gpus
 from backend.scheduler.ray_groups import PoolGroups, one_of
 from backend.scheduler.ray_nodes import Nodes
-from backend.scheduler.unplaced import Unplaced, Wants, why_unplaced
+from backend.scheduler.unplaced import Unplaced, why_unplaced
 
 _LOOK_SECONDS = 1.0
-"""How often Ray is asked whether it has room for a pool by now."""
+"""How often a place is looked for again."""
 _PLACED_SECONDS = 0.2
-"""How long a new pool's request is waited for, which takes milliseconds where there is room."""
+"""How long a new pool's group is waited for, which takes milliseconds where there is room."""
+_PLAN_SECONDS = 10.0
+"""A place that Ray has not given after this long is planned anew."""
 
 
 @dataclass(slots=True)
 class Wanted:
-    """A pool that is to start as soon as Ray has room for it."""
+    """A pool that is to start as soon as there is room for it."""
 
     model: str
-    wants: Wants
-    reserved: bool = False
-    nodes: frozenset[str] | None = None
-    """Those that it was asked for; None for our own machine."""
-    look_at: float = 0.0
-    """When to ask Ray again, on the monotonic clock."""
+    wish: Wish
+    placed: Placed | None = None
+    """What Ray was asked for."""
+    asked_at: float = 0.0
     reason: Unplaced | None = None
 
 
@@ -38,31 +47,52 @@ class Placing:
     def __init__(self, config: ServiceConfig, environment: Mapping[str, str]) -> None:
         """`environment` are the variables of processes on a cluster's nodes."""
         self._config = config
-        self._nodes = Nodes(environment) if config.ray.address else None
+        self._nodes = Nodes(environment, config.gpu_bytes) if config.ray.address else None
+        self._own = [own_machine()] if self._nodes is None else []
+        self._own_gpus = list(machine_gpus()) if self._nodes is None else []
         self._groups = PoolGroups()
         self._wanted: dict[str, Wanted] = {}
+        self._placed: dict[str, Placed] = {}
+        self._look_at = 0.0
+        self._nodes_seen: frozenset[tuple[str, int]] = frozenset()
+        self._impossible_on: frozenset[tuple[str, int]] = frozenset()
+        self._impossible: dict[str, str] = {}
+
+    @property
+    def machines(self) -> list[Machine]:
+        """The nodes that may be used."""
+        return self._own if self._nodes is None else self._nodes.machines
 
     def adopt(self, pool_ids: Collection[str]) -> None:
         """Take over the places of these pools, and give back all others."""
-        self._groups.adopt(pool_ids)
+        self._placed = self._groups.adopt(pool_ids)
 
     def want(self, pool_id: str, model: str, memory_bytes: int) -> None:
         """Look for a place from now on; see `placed`."""
-        self._wanted[pool_id] = Wanted(model, Wants.of(self._config, model, memory_bytes))
+        wish = wish_of(self._config, model, pool_id, memory_bytes=memory_bytes)
+        self._wanted[pool_id] = Wanted(model, wish)
+        self._look_at = 0.0
 
-    def placed(self) -> Iterator[tuple[str, Wanted]]:
-        """Yield the pools that have a place by now, once each."""
+    def placed(self) -> Iterator[tuple[str, str, Placed]]:
+        """Yield the pools that have a place by now, with their models, once each."""
         if self._nodes is not None:
             self._nodes.look()
+        if not self._wanted or time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + _LOOK_SECONDS
+        self._plan()
         for pool_id, pool in list(self._wanted.items()):
-            if time.monotonic() >= pool.look_at and self._is_placed(pool_id, pool):
+            if pool.placed is not None and self._groups.is_placed(pool_id, _PLACED_SECONDS):
+                self._placed[pool_id] = pool.placed
                 del self._wanted[pool_id]
-                yield pool_id, pool
+                yield pool_id, pool.model, pool.placed
 
     def forget(self, pool_id: str) -> None:
         """Give a pool's place back."""
         self._wanted.pop(pool_id, None)
+        self._placed.pop(pool_id, None)
         self._groups.remove(pool_id)
+        self._look_at = 0.0
 
     def bundle(self, pool_id: str, bundle: int) -> Any:
         """Return the scheduling strategy for a process in a bundle of a pool that has a place."""
@@ -72,9 +102,26 @@ class Placing:
         """Return the label selector for a process that needs no bundle; None if every node may be used."""
         return None if self._nodes is None else one_of(self._nodes.usable)
 
+    def place_of(self, placed: Placed) -> PoolPlace:
+        """Return where a pool's processes run."""
+        sizes = {machine.node_id: machine.gpus for machine in self.machines}
+        return PoolPlace.of(placed, names=self._gpu_names, sizes=sizes)
+
+    def _gpu_names(self, part: Part) -> list[str]:
+        names = self._own_gpus if self._nodes is None else self._nodes.gpu_names(part.node_id)
+        return [names[gpu] for gpu in part.gpus]
+
     def waiting(self) -> dict[str, Unplaced]:
         """Return why pools have no place yet, by pool."""
         return {pool_id: pool.reason for pool_id, pool in self._wanted.items() if pool.reason is not None}
+
+    def impossible(self) -> dict[str, str]:
+        """Return why models of the settings have no place on these nodes, whatever else runs there."""
+        machines = self.machines
+        seen = _seen(machines)
+        if seen != self._impossible_on:
+            self._impossible, self._impossible_on = impossible_on(self._config, machines), seen
+        return self._impossible
 
     def node_bytes(self) -> dict[str, int]:
         """Return the memory that a cluster's nodes have for pools, by node; empty on our own machine."""
@@ -85,19 +132,30 @@ class Placing:
         """Return the node on which a cluster placed a pool; empty on our own machine."""
         return "" if self._nodes is None else self._groups.node_of(pool_id)
 
-    def _is_placed(self, pool_id: str, pool: Wanted) -> bool:
-        pool.look_at = time.monotonic() + _LOOK_SECONDS
-        nodes = None if self._nodes is None else frozenset(self._nodes.usable)
-        if pool.nodes != nodes or not pool.reserved:
-            # A node that joined, or has answered by now, may have room.
-            self._groups.remove(pool_id)
-            pool.nodes, pool.reserved = nodes, nodes is None or bool(nodes)
-            if pool.reserved:
-                self._groups.reserve(pool_id, pool.wants.bundles(self._config), nodes)
-        if pool.reserved and self._groups.is_placed(pool_id, _PLACED_SECONDS):
-            return True
-        found = {} if self._nodes is None else self._nodes.usable
+    def _plan(self) -> None:
+        """Ask Ray for what the plan says, and note why the others wait."""
+        machines = self.machines
+        seen = _seen(machines)
+        now, changed = time.monotonic(), seen != self._nodes_seen
+        self._nodes_seen = seen
+        for pool_id, pool in self._wanted.items():
+            if pool.placed is not None and (changed or now - pool.asked_at >= _PLAN_SECONDS):
+                self._groups.remove(pool_id)
+                pool.placed = None
+        asked = [pool.placed for pool in self._wanted.values() if pool.placed is not None]
+        wishes = [pool.wish for pool in self._wanted.values() if pool.placed is None]
         refusals = "" if self._nodes is None else self._nodes.refusals()
-        state = self._groups.why_not_placed(pool_id) if pool.reserved else "no node"
-        pool.reason = why_unplaced(state, pool.wants, list(found.values()), refusals)
-        return False
+        for pool_id, found in plan(machines, wishes, [*self._placed.values(), *asked]).items():
+            pool = self._wanted[pool_id]
+            if isinstance(found, NotPlaced):
+                pool.reason = why_unplaced(found, nodes=machines, refusals=refusals)
+                continue
+            if pool.asked_at:  # Ray did not give it within a while.
+                pool.reason = why_unplaced(None, nodes=machines, refusals=refusals)
+            pool.placed, pool.asked_at = found, now
+            self._groups.reserve(pool_id, found, on_nodes=self._nodes is not None)
+
+
+def _seen(machines: Collection[Machine]) -> frozenset[tuple[str, int]]:
+    """Return what makes another plan possible: nodes, and how many of their GPUs are known."""
+    return frozenset((machine.node_id, len(machine.gpus)) for machine in machines)

@@ -26,8 +26,9 @@ from backend.errors import RankLostError
 from backend.learner.parallel.rank import RankOptions
 from backend.learner.parallel.rank_process import RankProcess
 from backend.learner.parallel.rank_server import serve_rank
+from backend.planning.pool_place import ProcessPlace
 from backend.processes.children import die_with_parent
-from backend.scheduler.ray_groups import FIRST_RANK_BUNDLE, POOL_BUNDLE
+from backend.processes.machine_gpus import VISIBLE
 from backend.scheduler.ray_node import own_address
 from backend.worker_url import LOOPBACK
 
@@ -39,8 +40,11 @@ _ENDED_SECONDS = 2.0
 class RankActor:
     """Runs in an actor: one rank."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpus: Sequence[str]) -> None:
+        """Run where Ray placed it, on these of its node's GPUs."""
         die_with_parent()
+        if gpus:  # Before torch looks.
+            os.environ[VISIBLE] = ",".join(gpus)
         self._listener: Listener | None = None
 
     def host(self) -> str:
@@ -98,14 +102,18 @@ class RayRank:
         self.kill()  # An actor stays until it is told to end.
 
 
-def ray_ranks(options: RankOptions) -> Sequence[RankProcess]:
+def ray_ranks(places: Sequence[ProcessPlace], options: RankOptions) -> Sequence[RankProcess]:
     """Start the ranks as actors in the placement group of this pool; see `StartRanks`.
+
+    Args:
+        places: Of each rank.
+        options: What they have in common.
 
     Raises:
         RankLostError: Ray could not start one.
     """
     key = secrets.token_bytes(32)
-    actors = [_rank(number, options) for number in range(options.ranks)]
+    actors = [_rank(place) for place in places]
     # Each connects in a thread, because the other side's handshake has no time limit.
     with ThreadPoolExecutor(1) as connecting:
         try:
@@ -117,12 +125,14 @@ def ray_ranks(options: RankOptions) -> Sequence[RankProcess]:
                 port = ray.get(actors[0].free_port.remote(hosts[0]), timeout=_START_SECONDS)
                 meeting = f"tcp://{hosts[0]}:{port}"
             listening = [actor.listen.remote(host, key) for actor, host in zip(actors, hosts, strict=True)]
-            places = ray.get(listening, timeout=_START_SECONDS)
+            listeners = ray.get(listening, timeout=_START_SECONDS)
+            if places[0].gpus and options.device == "cuda":
+                options = replace(options, device="cuda:0")  # Each sees its own only.
             met = [replace(options, meeting=meeting, host=host) for host in hosts]
             served = [actor.serve.remote(*each) for actor, each in zip(actors, enumerate(met), strict=True)]
             pipes = [
                 connecting.submit(Client, address, "AF_INET", authkey=key).result(_START_SECONDS)
-                for address, _ in places
+                for address, _ in listeners
             ]
         except (ray.exceptions.RayError, OSError, EOFError, AuthenticationError) as error:
             for actor in actors:
@@ -133,16 +143,16 @@ def ray_ranks(options: RankOptions) -> Sequence[RankProcess]:
                 f"Ray could not start the {options.ranks} ranks of a learner: {type(error).__name__}",
                 hint="see logs/scheduler.log in data_dir",
             ) from error
-    pids = [pid for _, pid in places]
+    pids = [pid for _, pid in listeners]
     return [RayRank(*each) for each in zip(actors, pids, pipes, served, strict=True)]
 
 
-def _rank(number: int, options: RankOptions) -> Any:
+def _rank(place: ProcessPlace) -> Any:
     """Start a rank in its bundle: the first writes files for the pool, and is on its node."""
     group = ray.util.get_current_placement_group()
     assert group is not None, "a pool runs in its placement group"
-    bundle = FIRST_RANK_BUNDLE + number - 1 if number else POOL_BUNDLE
-    place = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=bundle)
+    strategy = PlacementGroupSchedulingStrategy(
+        placement_group=group, placement_group_bundle_index=place.bundle
+    )
     actor = ray.remote(max_restarts=0)(RankActor)
-    # All of the bundle, or what the pool's own process leaves of it.
-    return actor.options(num_cpus=group.bundle_specs[-1]["CPU"], scheduling_strategy=place).remote()
+    return actor.options(num_cpus=place.cpus, scheduling_strategy=strategy).remote(place.gpus)

@@ -130,6 +130,7 @@ class Scheduler:
         self._pools.measure(now)
         self._pools.end_idle({job.worker_id for job in held}, models, wanted, now)
         self._starts.start_missing(wanted, models, now)
+        self._starts.note_impossible(self._workers.impossible(), now)
         self._pools.free_places(now)
         self._pools.forget_lost(wanted)
         self._env_workers.start_and_end(self._pools, now)

@@ -77,6 +77,13 @@ class WorkerPool(Protocol):
         """Return why pools that were asked for have no place on a machine yet, by pool."""
         ...
 
+    def impossible(self) -> Mapping[str, str]:
+        """Return why models of the settings have no place on the present nodes, whatever else runs there.
+
+        By model, or for jobs that train all of its parameters by `for_all_parameters(model)`.
+        """
+        ...
+
     def node_bytes(self) -> Mapping[str, int]:
         """Return the memory that a cluster's nodes have for pools, by node; empty on our own machine."""
         ...

@@ -10,12 +10,13 @@ import torch
 from backend.catalog.model_check import refuse_unfit
 from backend.catalog.models import resolve_model
 from backend.compute.device_lock import DeviceLock, send_helpers_home
-from backend.config import ServiceConfig
+from backend.config import ServiceConfig, VllmSettings
 from backend.engines.protocol import SamplingEngine
 from backend.learner.checkpoints import Checkpoint
 from backend.learner.learner import Learner
 from backend.learner.parallel.data_parallel import DataParallelLearner
 from backend.learner.parallel.rank_process import StartRanks
+from backend.planning.pool_place import PoolPlace
 from backend.policies.checkpoint_keeping import stored_weights
 from backend.policies.directory import PolicyDirectory, StoredPolicy
 from backend.policies.early_requests import EarlyRequests
@@ -38,7 +39,12 @@ class ModelLoader:
     """
 
     def __init__(
-        self, config: ServiceConfig, store: ServiceStore, model: str, start_ranks: StartRanks
+        self,
+        config: ServiceConfig,
+        store: ServiceStore,
+        model: str,
+        start_ranks: StartRanks,
+        place: PoolPlace | None = None,
     ) -> None:
         """Find the pool's own model and the device.
 
@@ -53,9 +59,14 @@ class ModelLoader:
         self._own_folder = self._resolved(model)
         # Also where no job asked before: the operator's own models, and weights too large for the gateway.
         refuse_unfit(model, self._own_folder)
-        self._placement = config.placement_of(model)
-        self._ranks = self._placement.learner.ranks or 1
-        self._device = device_of(self._placement.gpus, ranks=self._ranks)
+        self._placement, self._place = config.placement_of(model), place or PoolPlace()
+        self.ranks = len(self._place.ranks) or self._placement.learner.ranks or 1
+        """How many processes the learner has."""
+        gpus = self._placement.gpus
+        if place is None:
+            self._device = device_of(gpus, ranks=self.ranks)
+        else:  # The others are for other processes.
+            self._device = device_of(gpus and len(place.gpus), ranks=1)
         self._images = SharedImages(EveryImage(config.images, store.image_owners))
         self._device_lock = DeviceLock(cpu_threads=config.torch_threads if self._device == "cpu" else None)
 
@@ -112,25 +123,36 @@ class ModelLoader:
         return make_engine(
             config.engine,
             folder,
-            device=self._device,
+            device=self._place.engine_device if self._device == "cuda" else self._device,
             device_lock=self._device_lock,
             threads=config.torch_threads,
-            vllm=config.vllm,
+            vllm=self._vllm(),
             log=config.log_dir / "vllm.log",
             dtype=config.dtype,
             images=self._images,
         )
 
+    def _vllm(self) -> VllmSettings:
+        """Return vLLM's settings with the planned share of the GPU's memory."""
+        share = self._place.engines[0].gpu_share if self._place.engines else 0.0
+        return self._config.vllm.model_copy(update={"gpu_memory": min(share, 0.99)} if share else {})
+
+    @property
+    def _room(self) -> int | None:
+        """The bytes planned for activations; None on a CPU."""
+        return self._place.ranks[0].work_bytes or None if self._place.ranks else None
+
     def _own_learner(self) -> AnyLearner:
-        if self._ranks == 1:
+        if self.ranks == 1:
             return self._learner(self._own_folder)
         return DataParallelLearner(
             self._own_folder,
-            ranks=self._ranks,
+            ranks=self.ranks,
             device=self._device,
             dtype=getattr(torch, self._config.dtype),
-            threads_per_rank=max(1, self._config.torch_threads // self._ranks),
+            threads_per_rank=max(1, self._config.torch_threads // self.ranks),
             divide_from=self._placement.learner.divide_from,
+            room=self._room,
             start_ranks=self._start_ranks,
             folder=self._config.run_dir,
             images=EveryImage(self._config.images),
@@ -143,6 +165,7 @@ class ModelLoader:
             dtype=getattr(torch, self._config.dtype),
             device_lock=self._device_lock,
             cpu_threads=self._config.torch_threads,
+            room=self._room,
             images=self._images,
         )
 

@@ -144,7 +144,7 @@ class PoolJobs:
         return {
             "engine": config.engine,
             "dtype": config.dtype,
-            "learner_ranks": config.placement_of(self._parts.own.model).learner.ranks or 1,
+            "learner_ranks": self._parts.loader.ranks,
             "torch_threads": torch.get_num_threads(),
             "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         }

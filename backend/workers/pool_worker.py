@@ -22,6 +22,7 @@ from backend.episodes.boards import Boards, EnvWorkerReport
 from backend.episodes.captured import CapturedTokens
 from backend.episodes.env_worker_end import WorkerEnd, WorkerRemains
 from backend.learner.parallel.rank_process import StartRanks, child_ranks
+from backend.planning.pool_place import PoolPlace
 from backend.policies.call_bell import CallBell
 from backend.store.store import Store
 from backend.workers.endpoint import PoolEndpoint
@@ -63,6 +64,7 @@ class PoolWorker:
         url: str,
         token: str,
         start_ranks: StartRanks = child_ranks,
+        place: PoolPlace | None = None,
     ) -> None:
         """Load the model and start listening.
 
@@ -72,7 +74,8 @@ class PoolWorker:
             model: The model it serves.
             url: Where to listen; see `backend.worker_url.listen`.
             token: The token that every request must present.
-            start_ranks: Starts the ranks of its learner, if `learner_ranks` is above 1.
+            start_ranks: Starts the ranks of its learner, if there are several.
+            place: Where its processes run, as planned; None is this machine, as the settings say.
 
         Raises:
             UnknownModelError: There is no such model.
@@ -86,7 +89,7 @@ class PoolWorker:
         store = Store.open(config.store_url, part="pool")
         self.store = store.service()
         self._images = PoolImages(config, store.tenant)
-        loader = ModelLoader(config, self.store, model, start_ranks)
+        loader = ModelLoader(config, self.store, model, start_ranks, place)
         self.own = loader.load_own()
         self.boards = Boards(require_images=self._images.require)
         self._parts = SharedParts(

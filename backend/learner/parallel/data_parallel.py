@@ -40,6 +40,7 @@ class DataParallelLearner(RankGroup):
         threads_per_rank: int = 1,
         silence_seconds: float = 1800.0,
         divide_from: int = 10**8,
+        room: int | None = None,
         start_ranks: StartRanks = child_ranks,
         folder: Path | None = None,
         images: ImageSource | None = None,
@@ -56,6 +57,7 @@ class DataParallelLearner(RankGroup):
             silence_seconds: A rank that takes longer for a call counts as lost.
             divide_from: Full-parameter policies with at least this many parameters are divided over the
                 ranks. For smaller ones that would save less than 2 GB, but each layer costs some messages.
+            room: As for `Learner`, on each rank.
             start_ranks: Starts the processes.
             folder: Where they may put their rendezvous file; None uses the system's temporary folder.
             images: Source of image files for a model with image support; it is sent to each rank.
@@ -78,6 +80,7 @@ class DataParallelLearner(RankGroup):
             threads=threads_per_rank,
             silence_seconds=silence_seconds,
             divide_from=divide_from,
+            room=room,
             images=images,
         )
         try:

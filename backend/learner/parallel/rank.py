@@ -52,13 +52,15 @@ class RankOptions:
     """URL at which torch's ranks meet: `file:///path` on one machine, or `tcp://HOST:PORT` of the first."""
     model_dir: str
     device: str
-    """`cpu` (communication by gloo) or `cuda` (by NCCL; rank i uses device i)."""
+    """`cpu` (communication by gloo), `cuda` (NCCL; rank i uses device i) or `cuda:0` (all it sees)."""
     dtype: torch.dtype
     micro_batch_tokens: int | None
     threads: int
     silence_seconds: float
     divide_from: int
     """Parameters of a full-parameter policy that is divided over the ranks."""
+    room: int | None = None
+    """See `LoadedModel.load`."""
     images: ImageSource | None = None
     """Source of image files; each rank reads and processes those of its part of a batch."""
     host: str = LOOPBACK
@@ -71,9 +73,10 @@ class Rank(Learner):
     def __init__(self, number: int, options: RankOptions) -> None:
         """Join the group, which waits for all its ranks, and load the model."""
         on_gpu = options.device.startswith("cuda")
+        device = f"cuda:{number}" if options.device == "cuda" else options.device
         torch.set_num_threads(options.threads)
         if on_gpu:
-            torch.cuda.set_device(number)
+            torch.cuda.set_device(device)
         # Gloo has no authentication: between processes of one machine it stays on the loopback interface.
         interface = interface_of(options.host)
         for library in ("GLOO", "NCCL") if interface != "lo" else ("GLOO",):
@@ -92,11 +95,12 @@ class Rank(Learner):
         self._mesh = init_device_mesh("cuda" if on_gpu else "cpu", (options.ranks,))
         super().__init__(
             options.model_dir,
-            device=f"cuda:{number}" if options.device == "cuda" else options.device,
+            device=device,
             dtype=options.dtype,
             micro_batch_tokens=options.micro_batch_tokens,
             cpu_threads=options.threads,
             learners=1 if on_gpu else options.ranks,
+            room=options.room,
             images=options.images,
             make_full=self._make_full,
         )
@@ -265,7 +269,7 @@ class Rank(Learner):
             # Its vision tower and its embeddings compute outside of what is gathered for a forward pass.
             raise InvalidRequestError(
                 f"a model with image support and {base.parameters} parameters cannot be divided over ranks",
-                hint="train tg.LoRA(), or let the operator raise learner_divide_from above that number",
+                hint="train tg.LoRA(), or let the operator set placement.learner.divided=false",
                 field="adapter",
             )
         lm = base.separate(model_dir, torch.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -55,3 +56,8 @@ def test_plans_for_this_machine_and_prints_the_table(capsys):
     assert "this machine" in capsys.readouterr().out
     assert main(["--table"]) == 0
     assert capsys.readouterr().out.strip() == gpu_table()
+
+
+def test_keeps_table_of_the_documentation():
+    page = Path(__file__).parents[3] / "docs" / "operating" / "gpus.md"
+    assert gpu_table() in page.read_text()

@@ -162,11 +162,14 @@ class Hosts:
         """Return the file with a host's output."""
         return self.shared / f"host-{number}.log"
 
-    def start_node(self, number: int, *, head: int | None = 0, cpus: int = 1, **environment: str) -> None:
-        """Start a node of a Ray cluster; `head=None` makes it the head."""
+    def start_node(
+        self, number: int, *, head: int | None = 0, cpus: int = 1, gpus: int = 0, **environment: str
+    ) -> None:
+        """Start a node of a Ray cluster; `head=None` makes it the head. Its GPUs are pretended."""
         where = ["--head", "--port=6379"] if head is None else [f"--address={self.address(head)}:6379"]
         options = [f"--node-ip-address={self.address(number)}", f"--num-cpus={cpus}", "--disable-usage-stats"]
         options += ["--include-dashboard=false"] if head is None else []
+        options += [f"--num-gpus={gpus}"] if gpus else []
         quick = {f"RAY_health_check_{name}_ms": "1000" for name in ("initial_delay", "period", "timeout")}
         quick["RAY_health_check_failure_threshold"] = "4"
         # A busy machine starts a node late, or not at the first attempt.

@@ -59,7 +59,7 @@ def test_reruns_layers_and_keeps_gradient_where_too_few_tokens_fit(
     batch = make_batch(seed=1)
     found, kept = [], []
     for fewest in (1, 2**40):
-        monkeypatch.setattr(activations, "_FEWEST_TOKENS", fewest)
+        monkeypatch.setattr(activations, "_ON_CPU", activations.TokenRange(most=4096, fewest=fewest))
         learner = Learner(model_dir, cpu_threads=workers)
         trained(learner, adapter, batch, steps=1 if isinstance(adapter, LoRA) else 0)
         found.append(gradients(learner, "p", batch))
@@ -75,3 +75,12 @@ def test_shrinks_micro_batches_with_memory_and_finally_reruns_layers():
         for room in (10**12, 10**8, 10**7, 1)
     ]
     assert [(f.tokens, f.recompute) for f in found] == [(4096, False), (512, False), (64, True), (1, True)]
+
+
+def test_fills_gpu_as_far_as_memory_was_planned():
+    limits = activations.limits_on("cuda", shares_prefixes=True)
+    found = [
+        activations.micro_batching(7_000_000, layers=28, bytes_between_layers=7_168, room=room, limits=limits)
+        for room in (10**12, 10**11, 7 * 10**9)
+    ]
+    assert [(f.tokens, f.recompute) for f in found] == [(65_536, False), (8192, False), (8192, True)]

@@ -39,6 +39,7 @@ class ScriptedWorkers:
     weights: dict[str, int] = field(default_factory=dict)
     """What a model's pool takes, in GB; 1 for those that are missing."""
     without_place: dict[str, Unplaced] = field(default_factory=dict)
+    no_place: dict[str, str] = field(default_factory=dict)
     nodes: dict[str, int] = field(default_factory=dict)
     """The memory of a cluster's nodes, in bytes."""
     node_by_model: dict[str, str] = field(default_factory=dict)
@@ -51,6 +52,9 @@ class ScriptedWorkers:
 
     def waiting(self) -> dict[str, Unplaced]:
         return self.without_place
+
+    def impossible(self) -> dict[str, str]:
+        return self.no_place
 
     def node_bytes(self) -> dict[str, int]:
         return self.nodes

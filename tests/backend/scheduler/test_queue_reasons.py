@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.scheduler.unplaced import Unplaced
+from backend.scheduler.unplaced import NO_PLACE, Unplaced
 from backend.scheduler.workers import PoolEnded, Running
 from tinkergym.schema.events import JobState
 
@@ -102,7 +102,7 @@ def test_says_what_the_cluster_lacks_for_now(world):
     job_id = world.submit()
     world.scheduler.tick()
     (pool_id,) = world.workers.pools
-    lacks = Unplaced("the Ray cluster has no 2 CPUs free", may_change=True)
+    lacks = Unplaced(f"{NO_PLACE} yet, it needs 2 CPUs", may_change=True)
     world.workers.without_place = {pool_id: lacks}
     world.scheduler.tick()
     assert world.service.job(job_id).reason == lacks.reason
@@ -123,3 +123,27 @@ def test_keeps_why_a_job_waits_for_a_full_cluster(world):
     world.scheduler.tick()
     reason = "the Ray cluster is full: its worker died; resumes from the last checkpoint"
     assert world.service.job(job_id).reason == reason
+
+
+def test_names_readers_job_that_holds_gpus(world):
+    running = world.submit(model="nano-instruct")
+    pool_id = world.pool("nano-instruct")
+    world.scheduler.tick()
+    world.acquire(running, pool_id)
+    own, foreign = world.submit(), world.submit(tenant="bo")
+    world.scheduler.tick()
+    waiting = next(pool for pool, model in world.workers.pools.items() if model == "nano")
+    why = Unplaced(f"{NO_PLACE} yet, it needs 4 GPUs", may_change=True, holders=((pool_id, 4),))
+    world.workers.without_place = {waiting: why}
+    world.scheduler.tick()
+    assert world.service.job(own).reason == f"{why.reason}; your {running} holds 4 GPUs"
+    assert world.service.job(foreign).reason == why.reason
+
+
+def test_lets_gateway_refuse_models_without_a_place(world):
+    world.workers.no_place = {"nano": "needs 4 GPUs, no node has one"}
+    world.scheduler.tick()
+    assert world.service.refusals()["nano"].error.code == "no_place"
+    world.workers.no_place = {}
+    world.scheduler.tick()
+    assert not world.service.refusals()
