@@ -49,6 +49,9 @@ class ModelPlacement(Settings):
     """GPUs of one engine, all on one node. By default as few as hold the weights."""
     together: bool | None = None
     """Whether learner and engines use the same GPUs, which is the default, or each has GPUs of its own."""
+    pools: int | None = Field(None, ge=1, le=64)
+    """Most pools of the model, each with a place of its own for `jobs_per_pool` jobs; the default is 1.
+    Another one starts when the others have no free place for a queued job."""
     cpus: float | None = Field(None, gt=0)
     """CPUs of the process that runs its jobs. By default `torch_threads`."""
     memory_bytes: int | None = Field(None, ge=1)

@@ -56,11 +56,13 @@ class Placements:
             return
         by_pool = Counter(job.worker_id for job in held)
         by_tenant = Counter(job.tenant_id for job in held)
-        free = {model: self._config.jobs_per_pool - by_pool[pool_id] for model, pool_id in ready.items()}
         for placement in self._placed.values():
-            if placement.job.model in free:
-                free[placement.job.model] -= 1
+            if placement.job.model in ready:
+                by_pool[placement.pool_id] += 1
                 by_tenant[placement.job.tenant_id] += 1
+        most = self._config.jobs_per_pool
+        # Of a pool that has more jobs than places, the excess takes no place of the others.
+        free = {m: sum(max(0, most - by_pool[pool_id]) for pool_id in own) for m, own in ready.items()}
         own = self._tenant_slots(queue, held)
         needed = heads_needed(queue, free_slots=free, running_by_tenant=by_tenant, tenant_slots=own)
         waiting = [
@@ -76,18 +78,20 @@ class Placements:
             if job.other_models and not self._pools.make_room(job.other_models, now):
                 self._no_room_beside[job.job_id] = self._pools.why_no_room(*job.other_models)
                 continue
-            self._placed[job.job_id] = _Placement(job, ready[job.model], now)
-            self._workers.start_job(ready[job.model], job.job_id)
+            pool_id = min(ready[job.model], key=lambda one: by_pool[one])
+            by_pool[pool_id] += 1
+            self._placed[job.job_id] = _Placement(job, pool_id, now)
+            self._workers.start_job(pool_id, job.job_id)
 
     def explain(self, queue: Sequence[QueueGroup], held: Sequence[HeldJob], starts: PoolStarts) -> None:
         """Set the queued jobs' reasons, of a long queue the oldest first. Written only if they changed."""
+        models, by_model = self._pools.models, defaultdict[str, list[HeldJob]](list)
+        for job in held:
+            by_model[models.get(job.worker_id, "")].append(job)
         sight = QueueSight(
             config=self._config,
-            ready=self._pools.ready.keys(),
-            held={
-                model: [job for job in held if job.worker_id == pool_id]
-                for pool_id, model in self._pools.models.items()
-            },
+            ready={model: len(own) for model, own in self._pools.ready.items()},
+            held=by_model,
             coming=Counter(placement.job.model for placement in self._placed.values()),
             own=self._tenant_slots(queue, held) if queue else {},
             failed_starts=starts.failures,
@@ -98,9 +102,9 @@ class Placements:
         )
         told: defaultdict[str, list[str]] = defaultdict(list)
         for job_id in self._no_room_beside:
-            for job in self._store.queued_jobs(job_id=job_id):
-                if (reason := sight.reason_beside(job)[:MOST_QUEUE_REASON]) != job.reason:
-                    told[reason].append(job.job_id)
+            for queued in self._store.queued_jobs(job_id=job_id):
+                if (reason := sight.reason_beside(queued)[:MOST_QUEUE_REASON]) != queued.reason:
+                    told[reason].append(queued.job_id)
         apart = self._placed.keys() | self._no_room_beside.keys()
         for group in queue:
             reason = sight.reason(group)[:MOST_QUEUE_REASON]
@@ -132,7 +136,8 @@ class Placements:
             if self._store.tenants() < 2:
                 return {}
             most = max(1, self._config.jobs_per_pool - 1)
-        models = self._pools.models
+        models, ready = self._pools.models, self._pools.ready
         running = Counter((job.tenant_id, models.get(job.worker_id, "")) for job in held)
         running.update((one.job.tenant_id, one.job.model) for one in self._placed.values())
-        return {key: most - running[key] for key in {(group.tenant_id, group.model) for group in queue}}
+        keys = {(group.tenant_id, group.model) for group in queue}
+        return {key: most * len(ready.get(key[1], "1")) - running[key] for key in keys}

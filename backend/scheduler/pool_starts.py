@@ -43,9 +43,27 @@ class PoolStarts:
         self._refused: set[str] = set()
         """Models whose pool reported why it cannot start. Their jobs failed, so only new jobs retry."""
 
-    def start_missing(self, wanted: Sequence[str], queued_models: Collection[str], now: float) -> None:
-        """Start the pools of wanted models that have none, as far as memory allows."""
-        served = set(self._pools.models.values())
+    def start_missing(
+        self,
+        wanted: Sequence[str],
+        queued_models: Collection[str],
+        now: float,
+        *,
+        jobs: Mapping[str, int] | None = None,
+    ) -> None:
+        """Start the pools of wanted models that have none or too few, as far as memory allows.
+
+        Args:
+            wanted: Models that should have a pool.
+            queued_models: Models that jobs wait for.
+            now: Unix seconds.
+            jobs: The number of jobs in each pool.
+        """
+        served = {
+            model
+            for model in self._pools.models.values()
+            if model not in queued_models or not self._pools.may_have_another(model, jobs or {})
+        }
         # A job submitted after a refusal may have a fixed cause, and should fail at once if not.
         without_pause = self._refused.intersection(queued_models)
         waited, self.without_room = self.without_room, {}

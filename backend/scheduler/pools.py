@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from backend import worker_url
@@ -45,7 +45,7 @@ class Pool:
 
 
 class Pools:
-    """The pools of this service, at most one per model.
+    """The pools of this service: one per model, or as many as its placement allows.
 
     A pool is listed from the start of its process until all of its end is recorded: process killed, row and
     socket removed, jobs back in the queue. A write that fails leaves it listed, and then the end is recorded
@@ -74,9 +74,24 @@ class Pools:
         return {pool_id: pool.model for pool_id, pool in self._by_id.items()}
 
     @property
-    def ready(self) -> dict[str, str]:
-        """The pool of each model that is loaded."""
-        return {pool.model: pool_id for pool_id, pool in self._by_id.items() if pool.ready}
+    def ready(self) -> dict[str, list[str]]:
+        """The pools of each model that is loaded, oldest first."""
+        found: dict[str, list[str]] = {}
+        for pool_id, pool in self._by_id.items():
+            if pool.ready:
+                found.setdefault(pool.model, []).append(pool_id)
+        return found
+
+    def may_have_another(self, model: str, jobs: Mapping[str, int]) -> bool:
+        """Whether a model with queued jobs may have a further pool.
+
+        Args:
+            model: It has a pool.
+            jobs: The number of jobs in each pool.
+        """
+        own = [pool_id for pool_id, pool in self._by_id.items() if pool.model == model]
+        full = all(self._by_id[one].ready and jobs.get(one, 0) >= self._config.jobs_per_pool for one in own)
+        return full and len(own) < (self._config.placement_of(model).pools or 1)
 
     def adopt(self, found: Sequence[Running], now: float) -> None:
         """Take over the processes of the last scheduler, and record the end of those that are gone."""
@@ -96,7 +111,7 @@ class Pools:
             _record_end(self._store, pool_id, "the service was restarted")
 
     def start(self, model: str, now: float) -> None:
-        """Start the pool of a model that has none."""
+        """Start a pool of a model."""
         pool_id = f"pool-{uuid.uuid4().hex[:12]}"
         self._by_id[pool_id] = Pool(pool_id, model, now, now)
         self._workers.start_pool(pool_id, model, self._room.expected(model))
@@ -143,10 +158,15 @@ class Pools:
             wanted: Models that should have a pool.
             now: Unix seconds.
         """
+        first = {model: own[0] for model, own in self.ready.items()}
         for pool_id, pool in list(self._by_id.items()):
             if pool_id in busy or pool.model in queued_models:
                 pool.jobs_at = now
-            if not pool.ready or pool_id in busy or pool.model in wanted:
+            # Of several pools of a model one is enough while nothing is queued.
+            needed = pool.model in queued_models or (
+                pool.model in wanted and first.get(pool.model) == pool_id
+            )
+            if not pool.ready or pool_id in busy or needed:
                 pool.wanted_at = now
             elif now - pool.wanted_at > self._config.pool_idle_seconds:
                 self._end(pool_id, "is no longer needed")

@@ -29,10 +29,10 @@ class QueueSight:
     """What the queue waits for at this moment."""
 
     config: ServiceConfig
-    ready: Collection[str]
-    """Models whose pool is ready."""
+    ready: Mapping[str, int]
+    """How many pools of each model are ready; at least one."""
     held: Mapping[str, Sequence[HeldJob]]
-    """The jobs in each model's pool."""
+    """The jobs in each model's pools."""
     coming: Counter[str]
     """Jobs per model that were just given a place. They leave the queue by themselves."""
     own: Mapping[tuple[str, str], int]
@@ -58,7 +58,7 @@ class QueueSight:
             return job.reason if MEMORY_TAKEN in job.reason else self.why_no_room(job.model)
         if job.model not in self.ready:
             return self._loading(job)
-        if len(self.held.get(job.model, ())) + self.coming[job.model] >= self.config.jobs_per_pool:
+        if len(self.held.get(job.model, ())) + self.coming[job.model] >= self._places(job.model):
             return self._full(job)
         if self.own.get((job.tenant_id, job.model), 1) < 1:
             return f"your jobs have all places of {job.model!r} that one tenant {_MAY_HAVE}"
@@ -81,9 +81,12 @@ class QueueSight:
             before = ""
         return now + (f": {before}" if before else "")
 
+    def _places(self, model: str) -> int:
+        return self.config.jobs_per_pool * self.ready[model]
+
     def _full(self, queued: QueueGroup) -> str:
         """Say that all places are taken, and which by the tenant's own jobs whose client is silent."""
-        held, places = self.held.get(queued.model, ()), self.config.jobs_per_pool
+        held, places = self.held.get(queued.model, ()), self._places(queued.model)
         taken = len(held) + self.coming[queued.model]
         reason = f"{taken} of {places} places of {queued.model!r} {_PLACES_TAKEN}"
         silent = [job for job in held if job.state is JobState.WAITING_FOR_CLIENT]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
 from backend.compute.memory import machine_bytes
@@ -129,7 +129,7 @@ class Scheduler:
         wanted = list(dict.fromkeys([*self._config.preload, *models, *self._store.wanted_pools(now)]))
         self._pools.measure(now)
         self._pools.end_idle({job.worker_id for job in held}, models, wanted, now)
-        self._starts.start_missing(wanted, models, now)
+        self._starts.start_missing(wanted, models, now, jobs=Counter(job.worker_id for job in held))
         self._starts.note_impossible(self._workers.impossible(), now)
         self._pools.free_places(now)
         self._pools.forget_lost(wanted)

@@ -57,7 +57,7 @@ class Hosts:
 
     def __init__(self, count: int, shared: Path) -> None:
         """`shared` is the one folder that all of them see; below /tmp."""
-        self.shared = shared
+        self.shared, self.count = shared, count
         self._tag = f"t{secrets.token_hex(2)}"
         self._net = f"10.77.{secrets.randbelow(200) + 20}"
         self._keepers: list[subprocess.Popen[bytes]] = []

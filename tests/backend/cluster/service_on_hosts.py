@@ -120,7 +120,7 @@ class Cluster:
 
     def hosts_of(self, actor: str) -> list[int]:
         """Return the hosts with a living actor of this class."""
-        asked = {n: self.hosts.command(n, "pgrep", "-f", f"ray::{actor}") for n in (1, 2, 3)}
+        asked = {n: self.hosts.command(n, "pgrep", "-f", f"ray::{actor}") for n in range(1, self.hosts.count)}
         done = {
             n: subprocess.run(words, check=False, stdout=subprocess.DEVNULL) for n, words in asked.items()
         }

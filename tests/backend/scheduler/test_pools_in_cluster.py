@@ -47,3 +47,29 @@ def test_budgets_memory_for_each_node(world):
     world.workers.weights = {"here": 3, "there": 30}
     pools(world, "here", "there")
     assert list(world.workers.pools.values()) == ["there"]
+
+
+def test_starts_second_pool_when_first_is_full_and_ends_it_when_idle(make_world):
+    world = make_world(
+        preload=["nano"], env_workers=0, jobs_per_pool=1, placement={"pools": 2}, pool_idle_seconds=60
+    )
+    first, second, third = (world.submit() for _ in range(3))
+    pool = world.pool()
+    world.scheduler.tick()
+    world.acquire(first, pool)
+    world.scheduler.tick()
+    (other,) = set(world.workers.pools) - {pool}
+    assert world.pool() == other
+    world.scheduler.tick()
+    assert world.workers.started[-1] == (other, second)
+    world.acquire(second, other)
+    world.scheduler.tick()
+    assert len(world.workers.pools) == 2
+    assert "2 of 2 places" in world.service.job(third).reason
+    for job_id in (first, second, third):
+        world.store.tenant("ada").request_cancel(job_id)
+    for pool_id in (pool, other):
+        world.service.requeue_worker(pool_id, "")  # Those that are to be cancelled end.
+    for _ in range(70):
+        pass_a_second(world)
+    assert list(world.workers.pools) == [pool]
