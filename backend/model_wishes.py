@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from backend.catalog.models import read_json, read_model_facts
+from backend.catalog.models import folder_at_hand, read_json, read_model_facts
 from backend.catalog.tensor_files import expected_bytes
 from backend.compute.memory import machine_bytes
 from backend.config import ServiceConfig
@@ -37,15 +36,11 @@ def own_machine() -> Machine:
 def model_shape(config: ServiceConfig, model: str) -> ModelShape | None:
     """Return a model's dimensions; None if its files are not here, or do not say."""
     try:
-        folder = Path(config.model_paths.get(model, model)).expanduser()
-        if not (folder / "config.json").is_file():
+        folder = folder_at_hand(model, config.model_paths)
+        if folder is None:
             return None
-        found = ModelShape.of(read_json(folder / "config.json"))
-        if found is None:
-            return None
-        return ModelShape.of(
-            read_json(folder / "config.json"), stored_parameters=read_model_facts(folder).parameters
-        )
+        content = read_json(folder / "config.json")
+        return ModelShape.of(content, stored_parameters=read_model_facts(folder).parameters)
     except (TinkerGymError, OSError, RuntimeError, ValueError):
         return None  # The model's worker says what is wrong with it.
 

@@ -37,10 +37,8 @@ def downloaded(hub_id: str, *, most_bytes: int | None) -> Path:
         UnknownModelError: It is larger.
         NotDownloadedError: The hub does not offer it, or cannot be reached.
     """
-    try:
-        return Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=_FILES, local_files_only=True))
-    except (errors.LocalEntryNotFoundError, errors.HFValidationError):
-        pass
+    if (found := at_hand(hub_id)) is not None:
+        return found
     try:
         if most_bytes is not None:
             _refuse_large_download(hub_id, most_bytes)
@@ -49,6 +47,14 @@ def downloaded(hub_id: str, *, most_bytes: int | None) -> Path:
         raise
     except Exception as error:  # Includes errors of its HTTP library, which have no common type.
         raise NotDownloadedError(*why_not(hub_id, error)) from error
+
+
+def at_hand(hub_id: str) -> Path | None:
+    """Return the folder of a model that was downloaded before; None if it was not, or if this is no id."""
+    try:
+        return Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=_FILES, local_files_only=True))
+    except (errors.LocalEntryNotFoundError, errors.HFValidationError):
+        return None
 
 
 def _refuse_large_download(hub_id: str, most_bytes: int) -> None:

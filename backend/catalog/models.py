@@ -117,6 +117,22 @@ def resolve_model(
     return directory
 
 
+def folder_at_hand(name: str, offered: Mapping[str, str]) -> Path | None:
+    """Return the directory of a model without downloading anything; None if it is not here.
+
+    Args:
+        name: As for `resolve_model`.
+        offered: As for `resolve_model`.
+    """
+    target = offered.get(name, name)
+    directory = _folder(target)
+    if directory is None and _may_be_hub_id(target):
+        from backend.catalog import hub  # A service with local models does not need the hub's client.
+
+        directory = hub.at_hand(target)
+    return directory if directory is not None and (directory / "config.json").is_file() else None
+
+
 def require_weights(name: str, directory: Path) -> None:
     """Refuse a model's directory that has no weights.
 

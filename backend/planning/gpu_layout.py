@@ -33,6 +33,8 @@ class Layout:
     learner: LearnerNeeds
     engine_bytes: int
     """Of an engine on each of its GPUs."""
+    engine_weights: int
+    """How much of it is not its cache."""
 
     @property
     def shared_bytes(self) -> int:
@@ -91,6 +93,7 @@ def layout_of(
         together=together,
         sleeps=sleeps and together,
         learner=learner_of(wish, ranks, gpu_bytes, tokens),
+        engine_weights=engine.weights,
         engine_bytes=max(engine.total, min(least, engine.weights + _most_cache(wish, engine))),
     )
 

@@ -70,7 +70,7 @@ class Part:
     gpu_bytes: int = 0
     """Its memory on each of these GPUs."""
     work_bytes: int = 0
-    """Of a rank: how much of it is for activations."""
+    """How much of it is for a rank's activations, or an engine's cache."""
 
     @property
     def bundle(self) -> dict[str, float]:

@@ -28,7 +28,7 @@ class ProcessPlace:
     gpu_share: float = 0.0
     """The same as a fraction."""
     work_bytes: int = 0
-    """Of a rank: what is planned for activations."""
+    """How much of `gpu_bytes` is for a rank's activations, or an engine's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

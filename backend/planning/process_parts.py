@@ -80,6 +80,7 @@ def gpu_parts(
                 memory_bytes=memory,
                 gpus=gpus,
                 gpu_bytes=layout.engine_bytes,
+                work_bytes=layout.engine_bytes - layout.engine_weights,
             )
         )
     fitted = _fit(rooms, parts)

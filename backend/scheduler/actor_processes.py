@@ -52,6 +52,8 @@ class PoolProcess:
 
         log_to_stderr()
         config = ServiceConfig.model_validate_json(self._config_json)
+        if self._place.sleeps:  # Learner and engine have room only in turns.
+            config = config.model_copy(update={"sleep_while_learning": True})
         _keep_private(config)
         if config.worker_transport == "unix" and not config.ray.address:
             url = worker_url.unix_url(config.run_dir / f"{self._pool_id}.sock")

@@ -33,6 +33,7 @@ def make_engine(
     log: Path,
     dtype: DType = "float32",
     images: SharedImages | None = None,
+    cache_bytes: int | None = None,
 ) -> SamplingEngine:
     """Start the engine of a pool.
 
@@ -47,6 +48,7 @@ def make_engine(
         log: File for the output of vLLM's processes.
         dtype: Type of weights and cache.
         images: Source of image files, with the shared caches.
+        cache_bytes: Memory for the cache of the transformers engine; None lets it choose.
 
     Raises:
         InvalidRequestError: The engine cannot run the model.
@@ -85,4 +87,5 @@ def make_engine(
         dtype=getattr(torch, dtype),
         device_lock=device_lock,
         images=images,
+        cache_bytes=cache_bytes,
     )

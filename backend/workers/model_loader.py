@@ -130,7 +130,13 @@ class ModelLoader:
             log=config.log_dir / "vllm.log",
             dtype=config.dtype,
             images=self._images,
+            cache_bytes=self._cache_bytes,
         )
+
+    @property
+    def _cache_bytes(self) -> int | None:
+        """The bytes planned for the cache of the pool's own engine; None on a CPU."""
+        return self._place.engines[0].work_bytes or None if self._place.engines else None
 
     def _vllm(self) -> VllmSettings:
         """Return vLLM's settings with the planned share of the GPU's memory."""
