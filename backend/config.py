@@ -17,12 +17,12 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from backend.errors import ConfigError
 from backend.external.urls import normal_origins
+from backend.planning.strict_settings import Settings
 from backend.planning.wishes import ModelPlacement, OfferedModel
 from backend.store.blobs import Blobs
 from backend.store.folder_cache import FolderCache
 from backend.store.local_blobs import LocalBlobs
 from backend.store.place import default_url
-from backend.strict_settings import Settings
 from tinkergym.errors import InvalidRequestError
 from tinkergym.images.stored_images import MOST_BYTES, MOST_PIXELS
 from tinkergym.network.model_urls import origin_list

@@ -11,11 +11,11 @@ from typing import Any
 
 from backend.config import PACKAGED_MODELS, ServiceConfig, load_config
 from backend.errors import ConfigError
-from backend.model_wishes import own_machine, wish_of
 from backend.planning.gpu_table import gpu_table
 from backend.planning.machines import Machine, NotPlaced, Placed
 from backend.planning.nodes_file import read_nodes
 from backend.planning.plan import plan
+from backend.scheduler.model_wishes import own_machine, wish_of
 from tinkergym.errors import TinkerGymError, UnknownModelError
 
 

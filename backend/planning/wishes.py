@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from backend.strict_settings import Settings
+from backend.planning.strict_settings import Settings
 from tinkergym.schema.refusals import Refusal
 
 DIVIDED_FROM = 100_000_000

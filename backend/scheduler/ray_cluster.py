@@ -18,11 +18,11 @@ import ray
 from backend.config import ServiceConfig
 from backend.episodes.env_worker_end import WorkerEnd, WorkerRemains
 from backend.errors import RankLostError
-from backend.model_wishes import share
 from backend.planning.machines import Placed
 from backend.scheduler import early_worker, ray_groups
 from backend.scheduler.actor_processes import EnvWorkerProcess, PoolProcess
 from backend.scheduler.child_environment import child_environment
+from backend.scheduler.model_wishes import share
 from backend.scheduler.ray_groups import ENV_WORKER_BUNDLE, POOL_BUNDLE
 from backend.scheduler.ray_placing import Placing
 from backend.scheduler.unplaced import Unplaced

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.config import ServiceConfig
-from backend.model_wishes import impossible_on, own_machine, wish_of
 from backend.planning.machines import Machine, NotPlaced, Part, Placed, Wish
 from backend.planning.plan import plan
 from backend.planning.pool_place import PoolPlace
 from backend.processes.machine_gpus import machine_gpus
+from backend.scheduler.model_wishes import impossible_on, own_machine, wish_of
 from backend.scheduler.ray_groups import PoolGroups, one_of
 from backend.scheduler.ray_nodes import Nodes
 from backend.scheduler.unplaced import Unplaced, why_unplaced

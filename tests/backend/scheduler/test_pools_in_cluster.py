@@ -49,7 +49,7 @@ def test_budgets_memory_for_each_node(world):
     assert list(world.workers.pools.values()) == ["there"]
 
 
-def test_starts_second_pool_when_first_is_full_and_ends_it_when_idle(make_world):
+def test_starts_second_pool_when_first_is_full(make_world):
     world = make_world(
         preload=["nano"], env_workers=0, jobs_per_pool=1, placement={"pools": 2}, pool_idle_seconds=60
     )
