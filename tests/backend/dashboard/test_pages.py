@@ -6,7 +6,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from backend.dashboard.frontend import PACKAGED
-from tests.backend.gateway_lab import client, gateway, owner, running_gateway, spec  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.service
 
@@ -20,7 +19,7 @@ THEIRS = [
 
 
 @pytest.fixture
-def browser(gateway):  # noqa: F811
+def browser(gateway):
     with gateway.client(tenant="") as browser:
         browser.headers.update(OURS)
         yield browser
@@ -40,7 +39,7 @@ def test_leads_a_browser_from_the_root_to_the_login(browser):
     assert "API key" in browser.get(answer.headers["location"]).text
 
 
-def test_opens_pages_and_api_with_the_cookie_of_a_key(gateway, browser):  # noqa: F811
+def test_opens_pages_and_api_with_the_cookie_of_a_key(gateway, browser):
     assert browser.get("/v1/jobs").status_code == 401
     answer = log_in(browser, gateway.keys["ada"], next="/dashboard/usage")
     assert (answer.status_code, answer.headers["location"]) == (303, "/dashboard/usage")
@@ -54,7 +53,7 @@ def test_opens_pages_and_api_with_the_cookie_of_a_key(gateway, browser):  # noqa
 @pytest.mark.parametrize(
     "wanted", ["//evil.example", "https://evil.example/dashboard/", "/v1/jobs", "%2F%2Fevil"]
 )
-def test_leads_nowhere_else_after_the_login(gateway, browser, wanted):  # noqa: F811
+def test_leads_nowhere_else_after_the_login(gateway, browser, wanted):
     assert log_in(browser, gateway.keys["ada"], next=wanted).headers["location"] == "/dashboard"
 
 
@@ -66,14 +65,14 @@ def test_rejects_what_is_no_key(browser, key):
     assert "alert(1)" not in answer.text
 
 
-def test_makes_no_session_from_a_session(gateway, browser):  # noqa: F811
+def test_makes_no_session_from_a_session(gateway, browser):
     log_in(browser, gateway.keys["ada"])
     (token,) = browser.cookies.values()
     assert log_in(browser, token).status_code == 401
 
 
 @pytest.mark.parametrize("headers", THEIRS)
-def test_rejects_acting_with_the_cookie_from_another_page(gateway, browser, spec, headers):  # noqa: F811
+def test_rejects_acting_with_the_cookie_from_another_page(gateway, browser, spec, headers):
     job_id = gateway.client().post("/v1/jobs", json=spec).json()["job_id"]
     log_in(browser, gateway.keys["ada"])
     del browser.headers["Origin"]
@@ -83,7 +82,7 @@ def test_rejects_acting_with_the_cookie_from_another_page(gateway, browser, spec
 
 
 @pytest.mark.parametrize("headers", THEIRS[:3])
-def test_rejects_login_and_logout_from_another_page(gateway, browser, headers):  # noqa: F811
+def test_rejects_login_and_logout_from_another_page(gateway, browser, headers):
     log_in(browser, gateway.keys["ada"])
     for path in ("/dashboard/login", "/dashboard/logout"):
         answer = browser.post(path, content=f"key={gateway.keys['bob']}", headers=headers)
@@ -91,7 +90,7 @@ def test_rejects_login_and_logout_from_another_page(gateway, browser, headers): 
     assert browser.get("/v1/jobs").status_code == 200
 
 
-def test_ends_the_session_with_logging_out(gateway, browser):  # noqa: F811
+def test_ends_the_session_with_logging_out(gateway, browser):
     log_in(browser, gateway.keys["ada"])
     (stolen,) = browser.cookies.items()
     assert browser.post("/dashboard/logout").headers["location"] == "/dashboard/login"
@@ -100,7 +99,7 @@ def test_ends_the_session_with_logging_out(gateway, browser):  # noqa: F811
     assert browser.get("/v1/jobs").status_code == 401
 
 
-def test_ends_the_session_with_revoking_its_key(gateway, browser):  # noqa: F811
+def test_ends_the_session_with_revoking_its_key(gateway, browser):
     keys = gateway.store.keys
     log_in(browser, key := keys.create(gateway.tenants["ada"], "lost"))
     assert browser.get("/v1/jobs").status_code == 200
@@ -109,7 +108,7 @@ def test_ends_the_session_with_revoking_its_key(gateway, browser):  # noqa: F811
     assert browser.get("/dashboard").status_code == 303
 
 
-def test_sees_and_cannot_act_with_a_read_only_key(gateway, browser, spec):  # noqa: F811
+def test_sees_and_cannot_act_with_a_read_only_key(gateway, browser, spec):
     job_id = gateway.client().post("/v1/jobs", json=spec).json()["job_id"]
     log_in(browser, gateway.store.keys.create(gateway.tenants["ada"], "screen", read_only=True))
     assert [one["job_id"] for one in browser.get("/v1/jobs/summaries").json()["jobs"]] == [job_id]
@@ -119,7 +118,7 @@ def test_sees_and_cannot_act_with_a_read_only_key(gateway, browser, spec):  # no
     assert browser.get(f"/v1/jobs/{job_id}").json()["state"] == "queued"
 
 
-def test_allows_no_inline_script_and_no_other_host(gateway, browser):  # noqa: F811
+def test_allows_no_inline_script_and_no_other_host(gateway, browser):
     log_in(browser, gateway.keys["ada"])
     answers = [browser.get(path) for path in ("/dashboard", "/dashboard/login", "/dashboard/static/main.js")]
     for answer in answers:

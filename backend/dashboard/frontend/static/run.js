@@ -28,7 +28,7 @@ export async function show(main, jobId) {
     const left = newest.step ? newest.step.seconds_left : last("seconds_left");
     const reward = newest.step ? newest.step.reward_mean : last("reward_mean");
     const facts = [
-      ["Progress", progress(current.step, current.spec.steps)], ["Reward", number(reward)],
+      ["Progress", progress(current.step, newest.step?.steps ?? last("steps") ?? current.spec.steps)], ["Reward", number(reward)],
       ["Time left", FINAL.has(current.state) ? "–" : duration(left)], ["Used", `${duration(current.used_seconds)}, ${whole(current.used_tokens)} tokens`],
       ["Budget", budget(current.spec.budget)], ["Attempts", String(current.attempt)], ["Model", current.spec.model], ["Created", clock(current.created_at)],
     ];
