@@ -105,7 +105,7 @@ def engine_can_sample(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
     """Refuse what the service's engine cannot sample: a temperature, a rank, full weights of a model."""
     engine = facts.config.engine
     if engine == "scripted":
-        return _scripted(spec) or spec
+        return spec if spec.samples_only else _scripted(spec) or spec
     return (_vllm(spec, facts) if engine == "vllm" else None) or spec
 
 

@@ -20,6 +20,8 @@ def datasets_fit(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
         InvalidRequestError: It is of another kind, or longer than the model's context, or has too many
             images.
     """
+    if spec.samples_only:
+        return _with_steps(spec, facts)
     if not isinstance(spec, DatasetSpec):
         return spec
     config, tenant_id, kind = facts.config, facts.tenant.tenant_id, spec.kind
@@ -58,3 +60,16 @@ def datasets_fit(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
             "batch_too_large",
         )
     return spec
+
+
+def _with_steps(spec: JobSpec, facts: Facts) -> JobSpec:
+    """Return an inference job with the number of its steps. A prompt that is too long fails its row only.
+
+    Raises:
+        NotFoundError: The data was never uploaded by this tenant.
+        InvalidRequestError: It is data of another kind.
+    """
+    view = Uploads(facts.config.uploads, facts.tenant.tenant_id).view(spec.datasets["data"])
+    if view.kind != "prompts":
+        raise InvalidRequestError(f"is data for {view.kind!r}, not prompts", field="data")
+    return spec.with_records(view.records)

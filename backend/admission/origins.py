@@ -46,6 +46,8 @@ def origins_are_definite(spec: JobSpec, facts: Facts) -> JobSpec:
         definite, begun_with = _policy(tenant, spec.initial_policy, "initial_policy")
         _refuse_other_shape(spec, definite, begun_with)
         changes["initial_policy"] = str(definite)
+    if spec.sampled_policy:
+        changes["policy"] = _sampled(tenant, spec)
     if isinstance(spec, DistillationSpec):
         changes["teacher"] = _teacher(catalog, tenant, spec)
     return with_definite_opponents(tenant, spec.model_copy(update=changes))
@@ -76,6 +78,20 @@ def _policy(tenant: TenantStore, policy: str, field: str) -> tuple[PolicyRef, Po
     ref = PolicyRef.parse(policy, field=field)
     found = tenant.find_policy(ref, field=field)
     return ref.at(found.checkpoint(field=field).policy_version), found.policy
+
+
+def _sampled(tenant: TenantStore, spec: JobSpec) -> str:
+    """Return the policy of an inference job with its version."""
+    ref = PolicyRef.parse(spec.sampled_policy)
+    found = tenant.find_policy(ref, field="policy")
+    if found.policy.model != spec.model:
+        raise InvalidRequestError(
+            f"{ref.whose} trained {_in_words(found.policy.model)}, but this job samples "
+            f"{_in_words(spec.model)}",
+            hint=f"set model={found.policy.model!r}",
+            field="policy",
+        )
+    return str(ref.at(found.version(field="policy")))
 
 
 def _refuse_other_shape(spec: JobSpec, ref: PolicyRef, begun_with: PolicyRecord) -> None:

@@ -17,7 +17,9 @@ from backend.gateway.visible import shown_to
 from backend.gateway.wiring import parts_of
 from backend.store.blobs import MANIFEST, BlobMissingError, Blobs, checkpoint_key
 from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
+from backend.store.row_results import RowResults
 from tinkergym import __version__
+from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.certificate import (
     AdapterFacts,
     AgreementFacts,
@@ -94,6 +96,20 @@ def stream_episodes(
     job_id = tenant.get_job(job_id).job_id  # Only a valid job id may name a folder.
     kept = KeptEpisodes(parts_of(request).config.job_files.below(f"{job_id}/{EPISODES_FOLDER}"))
     found = tenant.stored_episodes(job_id, kept, first_step=first_step, last_step=last_step)
+    return StreamingResponse(_lines(found), media_type=_LINES)
+
+
+@router.get("/{job_id}/results", response_class=StreamingResponse)
+def stream_results(
+    request: Request, tenant: Tenant, job_id: str, first_step: NumberQuery = 1
+) -> StreamingResponse:
+    """Stream the results of an inference job so far, one line of JSON per row, in order."""
+    job = tenant.get_job(job_id)
+    if not job.spec.samples_only:
+        raise InvalidRequestError(
+            f"{job.job_id} is of kind {job.spec.kind!r}, which has no results", field="job_id"
+        )
+    found = RowResults(parts_of(request).config.job_files.below(job.job_id)).read(first_step, job.step)
     return StreamingResponse(_lines(found), media_type=_LINES)
 
 

@@ -19,6 +19,7 @@ from backend.policies.call_bell import CallBell
 from backend.policies.trained_policy import TrainedPolicy
 from backend.store.blobs import Blobs
 from backend.store.store import JobLease, ServiceStore
+from tinkergym.agent.sampler import Sampler
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.training_spec import TrainingSpec
 from tinkergym.trajectory.outcomes import Memory
@@ -39,6 +40,8 @@ class JobContext(Generic[SpecT_co]):
     store: ServiceStore
     policies: Mapping[str, TrainedPolicy]
     """The trained policies, by agent; the agent of a single policy is ""."""
+    sampler: Sampler
+    """Samples any policy that the tenant may name, on the job's base model."""
     limits: TokenLimits
     """Of the job's base model. A policy on another model has its own."""
     boards: Boards

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from backend.jobs.distillation import Distillation
+from backend.jobs.inference import InferenceJob
 from backend.jobs.job_context import JobContext
 from backend.jobs.job_loop import JobLoop
 from backend.jobs.own_loop import PolicyJob
@@ -19,6 +20,7 @@ _LOOPS: dict[str, Callable[[JobContext[Any]], JobLoop[Any]]] = {
     "distillation": lambda context: PlayedJob(context, Distillation()),
     "sft": SFTJob,
     "preference": PreferenceJob,
+    "inference": InferenceJob,
     "policy": PolicyJob,
 }
 

@@ -227,7 +227,12 @@ class Uploads:
         return every, most
 
     def records(self, data_id: str) -> Iterator[list[TokenSequence]]:
-        """Read a set chunk by chunk.
+        """Read a set chunk by chunk; see `chunks`."""
+        for chunk in self.chunks(data_id):
+            yield from chunk.records
+
+    def chunks(self, data_id: str) -> Iterator[DataChunk]:
+        """Read the chunks of a set.
 
         Raises:
             NotFoundError: It was never completed, or is another tenant's.
@@ -247,7 +252,7 @@ class Uploads:
                 raise CheckpointCorruptError(
                     f"the uploaded chunk {sha256} differs from what was written", hint="start the job again"
                 )
-            yield from DataChunk.model_validate_json(body).records
+            yield DataChunk.model_validate_json(body)
 
     def used_bytes(self) -> int:
         """Return the size of all chunks and sets."""
@@ -338,8 +343,8 @@ def summarise(chunk: DataChunk, size: int) -> ChunkSummary:
         records=len(chunk.records),
         tokens=sum(len(sequence.token_ids) for sequence in sequences),
         trained_tokens=sum(sequence.trained_tokens for sequence in sequences),
-        longest=max(len(sequence.token_ids) for sequence in sequences),
-        largest_token_id=max(max(sequence.token_ids) for sequence in sequences),
+        longest=max((len(sequence.token_ids) for sequence in sequences), default=0),
+        largest_token_id=max((max(sequence.token_ids) for sequence in sequences), default=0),
         images=sorted({image.sha256 for sequence in sequences for image in sequence.images}),
-        most_images=max(len(sequence.images) for sequence in sequences),
+        most_images=max((len(sequence.images) for sequence in sequences), default=0),
     )

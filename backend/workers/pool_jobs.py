@@ -22,6 +22,7 @@ from backend.jobs.job_loop import JobLoop
 from backend.jobs.kinds import loop_of
 from backend.jobs.step_clock import StepClock
 from backend.policies.bound import Bound, PoolParts
+from backend.policies.policy_sampler import PolicySampler
 from backend.policies.pool_policy import PoolPolicy
 from backend.policies.trained_policy import TrainedPolicy
 from backend.store.store import JobLease
@@ -113,18 +114,22 @@ class PoolJobs:
                 one_by_one=played.rollout == "script",
             )
         policies = self._policies_of(lease)
-        first = next(iter(policies.values()))
+        own = parts.own
+        first = next(iter(policies.values()), None)
         learner = parts.own.learner.current()
         context: JobContext[TrainingSpec] = JobContext(
             lease=lease,
             spec=spec,
             store=parts.store,
             policies=policies,
+            sampler=PolicySampler(own.engine, own.directory, tenant_id=lease.tenant_id),
             limits=learner.limits,
             boards=parts.boards,
             bell=parts.bell,
             control=self.pulses[job_id].control,
-            clock=StepClock(lambda: first.sampling_seconds, lambda: first.learning_seconds),
+            clock=StepClock(
+                lambda: own.engine.busy_seconds, lambda: 0.0 if first is None else first.learning_seconds
+            ),
             files=config.job_files.below(job_id),
             all_files=config.job_files,
             uploads=config.uploads,

@@ -23,10 +23,12 @@ from tests.backend.lab import Written
 from tests.backend.scripted_policy import LIMITS, Published, ScriptedPolicy
 from tests.backend.watched_jobs import PATIENCE_SECONDS, Fickle, HeldLearner, WatchedJobs
 from tinkergym.agent.renderer import Renderer
+from tinkergym.agent.sampler import Sampler
 from tinkergym.registration.games import make_playable
 from tinkergym.rollout.play_list import MakeEnv, play
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, LeaseRequest, SubmitRequest
 from tinkergym.testing import byte_bundle
+from tinkergym.testing.samplers import RandomTokenSampler
 
 RENDERER = Renderer.from_bundle(byte_bundle())
 _LEASE_SECONDS = 30.0
@@ -104,6 +106,7 @@ class Worker:
             spec=lease.spec,
             store=jobs.service,
             policies=policies,
+            sampler=jobs.sampler,
             limits=LIMITS,
             boards=self.boards,
             bell=self.bell,
@@ -129,6 +132,7 @@ class ScriptedJobs(WatchedJobs):
     def __init__(self, store: Store, config: ServiceConfig) -> None:
         super().__init__(store, config)
         self.learner: HeldLearner | None = None
+        self.sampler: Sampler = RandomTokenSampler(256)
         self._numbers = itertools.count(1)
         self.start_worker()
 

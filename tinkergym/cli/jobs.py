@@ -295,6 +295,28 @@ def download(
 
 
 @app.command()
+def results(
+    job_id: JobId,
+    out_file: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="JSON lines; Parquet if it ends in .parquet.")
+    ],
+    token_ids: Annotated[bool, typer.Option("--token-ids", help="Write the sampled token ids, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write what an inference job has done so far; the same command adds what is missing."""
+    with Client() as client:
+        job = client.job(job_id)
+        lines = job.write_results(out_file, token_ids=token_ids)
+        state = job.state
+    if as_json:
+        emit({"path": out_file, "completions": lines, "state": state})
+        return
+    out.print(
+        f"{out_file}: {lines} completions; the job is {state}", markup=False, highlight=False, soft_wrap=True
+    )
+
+
+@app.command()
 def certificate(
     job_id: JobId,
     to: Annotated[Path, typer.Option(help="The target folder.")] = Path(),

@@ -29,13 +29,15 @@ from tinkergym.datasets.tool_calls import calls_as_text, refuse_beyond_json, too
 from tinkergym.errors import InvalidImageError, InvalidRequestError, TemplateError, UnsupportedPartError
 from tinkergym.images.stored_images import ImageFile
 from tinkergym.messages import Message
-from tinkergym.schema.data import DataChunk, DataKind, DataManifest, TokenSequence
+from tinkergym.schema.data import DataChunk, DataKind, DataManifest, PromptNote, TokenSequence
 from tinkergym.trajectory.content_parts import ImagePart
 
 Overlong = Literal["refuse", "drop"]
 
 CHUNK_TOKENS = 200_000
 """A chunk is closed at this many tokens: about a megabyte."""
+_BYTES_PER_TOKEN = 5
+"""As JSON."""
 _MOST_FAULTS = 5
 _MOST_TOOL_SETS = 256
 """The number of cached renderers for different tools."""
@@ -95,7 +97,7 @@ def prepare(
         InvalidRequestError: A row cannot be trained on, or there are none.
     """
     read = row_reader(kind, renderer, answers)
-    collected, dropped, since = _Collected(kind, chunk_tokens), 0, 0
+    collected, dropped, since = ChunkCollector(kind, chunk_tokens), 0, 0
     faults: list[str] = []
     columns = Columns(ignore)
     container, given = opened(source, field=field)
@@ -163,30 +165,38 @@ def readable(given: Iterable[Row], kind: DataKind, *, columns: Columns, folder: 
     return in_pairs(rows) if kind == "preference" else rows
 
 
-class _Collected:
+class ChunkCollector:
     """Collects records into chunks."""
 
-    def __init__(self, kind: DataKind, chunk_tokens: int) -> None:
+    def __init__(self, kind: DataKind, chunk_tokens: int = CHUNK_TOKENS) -> None:
+        """Begin with none; a chunk of several records has at most `chunk_tokens`."""
         self._kind: DataKind = kind
         self._chunk_tokens = chunk_tokens
         self._open: list[list[TokenSequence]] = []
+        self._notes: list[PromptNote] = []
         self._open_tokens = 0
         self._names: list[str] = []
         self._bodies: dict[str, bytes] = {}
         self.records = self._tokens = self._trained = 0
         self.images: dict[str, ImageFile] = {}
 
-    def add(self, record: list[TokenSequence]) -> None:
+    def add(self, record: list[TokenSequence], note: PromptNote | None = None) -> None:
+        """Add a record; one of prompts has a note."""
         size = sum(len(sequence.token_ids) for sequence in record)
+        if note is not None:
+            size += len(note.model_dump_json()) // _BYTES_PER_TOKEN
         if self._open and self._open_tokens + size > self._chunk_tokens:
             self._close()
         self._open.append(record)
+        if note is not None:
+            self._notes.append(note)
         self._open_tokens += size
         self.records += 1
         self._tokens += size
         self._trained += sum(sequence.trained_tokens for sequence in record)
 
-    def finished(self, dropped: int) -> PreparedData:
+    def finished(self, dropped: int = 0) -> PreparedData:
+        """Return what was collected."""
         self._close()
         return PreparedData(
             manifest=DataManifest(kind=self._kind, chunks=self._names),
@@ -199,13 +209,13 @@ class _Collected:
         )
 
     def _close(self) -> None:
-        chunk = DataChunk.model_construct(kind=self._kind, records=self._open)
+        chunk = DataChunk.model_construct(kind=self._kind, records=self._open, notes=self._notes)
         # Nearly all data has no images, so the field is omitted then.
         body = chunk.model_dump_json(exclude_defaults=True).encode()
         name = hashlib.sha256(body).hexdigest()
         self._names.append(name)
         self._bodies[name] = body
-        self._open, self._open_tokens = [], 0
+        self._open, self._notes, self._open_tokens = [], [], 0
 
 
 class Columns:

@@ -6,6 +6,7 @@ rendered is a prompt with a fault, and the rows after it are unaffected.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -22,7 +23,7 @@ from tinkergym.datasets.markup import refuse_markup
 from tinkergym.datasets.padding import without_padding
 from tinkergym.datasets.prepare import Columns, images_of, row_renderer
 from tinkergym.datasets.rows import DataSource, Row
-from tinkergym.datasets.tool_calls import calls_as_text
+from tinkergym.datasets.tool_calls import calls_as_text, tools_of
 from tinkergym.errors import InvalidImageError, TemplateError, UnsupportedPartError
 from tinkergym.images.stored_images import ImageFile
 from tinkergym.messages import is_unicode
@@ -46,6 +47,8 @@ class PromptRow:
     """The images by hash. They can be uploaded while this row exists."""
     kept: Mapping[str, Any] = field(default_factory=dict)
     """Columns to copy to the results."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """The functions that the row offers."""
     renderer: Renderer | None = None
     """Reads the answer: it knows the row's tools."""
     fault: str = ""
@@ -78,9 +81,8 @@ def prompt_rows(
     _, given = opened(source, field=field)
     for number, row in islice(enumerate(given), start, None):
         there = row.value if isinstance(row.value, Mapping) else {}
-        bare = PromptRow(
-            number=number, where=row.where, kept={name: there[name] for name in keep if name in there}
-        )
+        kept = {name: as_json(there[name]) for name in keep if name in there}
+        bare = PromptRow(number=number, where=row.where, kept=kept)
         if row.fault:
             yield replace(bare, fault=row.fault)
             continue
@@ -105,7 +107,25 @@ def _rendered(
     messages = question(calls_as_text(own, _without_answer(value)))
     prompt = prompt_tokens(own, messages)
     files = images_of(messages)
-    return replace(bare, renderer=own, token_ids=prompt.token_ids, images=prompt.images, files=files)
+    return replace(
+        bare,
+        tools=tools_of(asked)[1],
+        renderer=own,
+        token_ids=prompt.token_ids,
+        images=prompt.images,
+        files=files,
+    )
+
+
+def as_json(value: Any) -> Any:
+    """Return a column's value as JSON: what JSON cannot hold as text, and NaN and infinities as null."""
+    if isinstance(value, Mapping):
+        return {str(name): as_json(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, str | bool | int | float | None) else str(value)
 
 
 def _in_our_layout(row: Row) -> Any:

@@ -161,6 +161,8 @@ class TrainingDisplay:
     def _title(self) -> str:
         spec, adapter = self._spec, self._spec.adapter
         trained = f"LoRA rank {adapter.rank}" if adapter.kind == "lora" else "all parameters"
+        if spec.samples_only:
+            trained = escape(next(iter(spec.references().values()), "untrained"))
         name = f"{escape(spec.name)} · " if spec.name else ""
         if played := spec.played:
             what = escape(played.played_in)
@@ -238,8 +240,9 @@ def step_line(step: StepEvent) -> str:
             f"{name} {value:+.4f}" for name, value in step.metrics.items() if name.startswith("eval/")
         ]
         metrics = "".join(f"  {metric}" for metric in (*_telling(step), *measured))
+        done = f"{step.records} rows" if step.loss is None else f"loss {_signed(step.loss, 4)}"
         return (
-            f"step {step.step}/{step.steps}  loss {_signed(step.loss, 4)}{metrics}  "
+            f"step {step.step}/{step.steps}  {done}{metrics}  "
             f"{step.tokens_per_second:,.0f} tokens/s  {duration(step.seconds_left)} left"
         )
     failed = f"  {step.failed_episodes} failed" if step.failed_episodes else ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -30,7 +30,7 @@ class _Open(Generic[Item]):
 
 
 class InOrder(Generic[Item]):
-    """A run over work that comes from an iterator.
+    """A run over work that comes from an iterator; as a function it takes answers, see `Deliver`.
 
     Example:
         >>> for row, answers in InOrder(sampler, in_flight=256, ahead=1024).run(work):
@@ -49,14 +49,33 @@ class InOrder(Generic[Item]):
             check: Called regularly while completions are awaited; may raise.
         """
         self._sampler, self._in_flight, self._ahead, self._check = sampler, in_flight, ahead, check
+        self.gone = False
+        """Whether the run is over, so that an engine may drop its requests."""
         self._changed = threading.Condition()
         self._places: dict[str, tuple[_Open[Item], int]] = {}
         self._open: deque[_Open[Item]] = deque()
 
     def run(
         self, work: Iterator[tuple[Item, Sequence[SampleRequest]]]
-    ) -> Iterator[tuple[Item, list[Answer]]]:
+    ) -> Generator[tuple[Item, list[Answer]], None, None]:
         """Yield each item with the answers to its requests, in order."""
+        try:
+            yield from self._run(work)
+        finally:
+            self.gone = True
+
+    def __call__(self, answers: Sequence[Answer]) -> None:
+        """Take answers, from any thread."""
+        with self._changed:
+            for answer in answers:
+                opened, place = self._places.pop(answer.request_id)
+                opened.answers[place] = answer
+                opened.missing -= 1
+            self._changed.notify_all()
+
+    def _run(
+        self, work: Iterator[tuple[Item, Sequence[SampleRequest]]]
+    ) -> Generator[tuple[Item, list[Answer]], None, None]:
         more = True
         while True:
             if more and self._has_room():
@@ -95,13 +114,5 @@ class InOrder(Generic[Item]):
                 )
             portion += requests
         if portion:
-            self._sampler.submit(portion, self._deliver)
+            self._sampler.submit(portion, self)
         return more
-
-    def _deliver(self, answers: Sequence[Answer]) -> None:
-        with self._changed:
-            for answer in answers:
-                opened, place = self._places.pop(answer.request_id)
-                opened.answers[place] = answer
-                opened.missing -= 1
-            self._changed.notify_all()

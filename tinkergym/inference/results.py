@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
+from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prompts import PromptRow
 from tinkergym.errors import InvalidRequestError, NotFoundError, TemplateError, from_wire
 from tinkergym.schema.events import ErrorView
+from tinkergym.schema.inference import RowResult
 from tinkergym.schema.sampling import Completion, SampleFailure
 from tinkergym.tool_calls.call import ToolCall
 
@@ -46,16 +49,13 @@ def completed_line(
     return line
 
 
-def failed_line(
-    row: PromptRow, sample: int, reason: str, kind: str = "InvalidRequestError"
-) -> dict[str, Any]:
+def failed_line(row: PromptRow, sample: int, error: ErrorView) -> dict[str, Any]:
     """Return the results of a row that has no completion."""
-    message = f"{row.where}: {reason}"
     return {
         **{"row": row.number, "sample": sample},
         **row.kept,
         **{"text": None, "prompt_tokens": len(row.token_ids), "completion_tokens": 0},
-        "error": {"type": kind, "message": message},
+        "error": {"type": error.type, "message": f"{row.where}: {error.message}"},
     }
 
 
@@ -71,6 +71,40 @@ def fault_of(failure: SampleFailure) -> ErrorView:
     if isinstance(error, NotFoundError) and error.field == "images":
         return failure.error
     raise error
+
+
+def stored_lines(result: RowResult, renderer: Renderer, *, token_ids: bool) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a row of an inference job.
+
+    Args:
+        result: As the service stored it.
+        renderer: The job's renderer.
+        token_ids: Whether to return the sampled ids.
+    """
+    note = result.note
+    row = PromptRow(
+        number=result.row,
+        where=note.where,
+        token_ids=range(result.prompt_tokens),
+        kept=note.kept,
+        renderer=renderer.with_tools(note.tools),
+    )
+    for number, sample in enumerate(result.samples):
+        if sample.error is not None or sample.finish_reason is None:
+            error = sample.error or ErrorView(type="InternalServiceError", message="no completion")
+            yield failed_line(row, number, error)
+            continue
+        completion = Completion.model_construct(
+            request_id="",
+            token_ids=sample.token_ids,
+            sampling_logprobs=sample.logprobs or [],
+            finish_reason=sample.finish_reason,
+            policy_version=sample.policy_version,
+            text=sample.text,
+        )
+        yield completed_line(
+            row, number, completion, token_ids=token_ids, logprobs=sample.logprobs is not None
+        )
 
 
 def _calls(row: PromptRow, text: str) -> dict[str, Any]:

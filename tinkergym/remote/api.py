@@ -155,6 +155,10 @@ class Api:
         last = {} if last_step is None else {"last_step": str(last_step)}
         return self._lines(f"{_job_path(job_id)}/episodes", {"first_step": str(first_step), **last})
 
+    def row_results(self, job_id: str, *, first_step: int = 1) -> Iterator[bytes]:
+        """Yield the JSON of each row that an inference job has done, in order, from a step on."""
+        return self._lines(f"{_job_path(job_id)}/results", {"first_step": str(first_step)})
+
     def download(self, job_id: str, step: int, name: str, target: Path, *, agent: str = "") -> str:
         """Stream one file of a checkpoint to `target` and return its SHA-256. A failure leaves no file.
 

@@ -24,7 +24,9 @@ from tinkergym.remote.api import Api
 from tinkergym.remote.ask import ask
 from tinkergym.remote.dataset_upload import written_job
 from tinkergym.remote.estimate import Estimate, estimate_from, estimate_from_earlier, probe_of
+from tinkergym.remote.generating import GenerateOptions
 from tinkergym.remote.imported import refuse_while_imported
+from tinkergym.remote.inference_jobs import inference_job
 from tinkergym.remote.job import Job
 from tinkergym.remote.policy import Policy
 from tinkergym.remote.preflight import check_environments
@@ -51,7 +53,7 @@ from tinkergym.schema.decoding import Decoding, SeededOptions
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
-from tinkergym.schema.jobs.parts import Adapter, LoRA
+from tinkergym.schema.jobs.parts import Adapter, Budget, LoRA
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec
@@ -334,6 +336,54 @@ class Client:
         callbacks = callbacks_of(report_to)
         job = self._play("distillation", env, env_kwargs, rollout, chosen | said | settings)
         return job.report_to(*callbacks)
+
+    def infer(
+        self,
+        policy: str | Policy,
+        data: DataSource,
+        *,
+        n: int = 1,
+        max_tokens: int | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        keep: Sequence[str] = (),
+        ignore: Sequence[str] = (),
+        logprobs: bool = False,
+        name: str = "",
+        budget: Budget | None = None,
+        rows_per_step: int = 256,
+        **decoding: Unpack[SeededOptions],
+    ) -> Job:
+        """Sample completions of a dataset's rows in the service, detached: `Policy.generate` as a job.
+
+        Returns once the prompts are uploaded. `Job.results` has what is done so far; the rows, their order
+        and their seeds are those of `Policy.generate`.
+
+        Args:
+            policy: As for `policy`, or what it returned.
+            data: As for `Policy.generate`; likewise `n`, `max_tokens`, `tools`, `keep` and `ignore`.
+            n: Completions per row.
+            max_tokens: The longest completion.
+            tools: Functions for rows that have none of their own.
+            keep: Columns of the data to copy to the results.
+            ignore: Columns to skip.
+            logprobs: Keep the logprobs of the sampled tokens.
+            name: A label to find the job in lists.
+            budget: How much the job may use before it pauses.
+            rows_per_step: Rows per step: what is done is kept, and an event sent, after each.
+            **decoding: As for `policy`.
+
+        Raises:
+            InvalidRequestError: The data cannot be read, or a setting is invalid; nothing was started.
+        """
+        if max_tokens is not None:
+            decoding["max_turn_tokens"] = max_tokens
+        known = self.policy(policy) if isinstance(policy, str) else policy
+        options = GenerateOptions(
+            n=n, tools=tuple(tools), keep=tuple(keep), ignore=tuple(ignore), logprobs=logprobs
+        )
+        chosen = known.decoding.with_options(**decoding)
+        settings = {"name": name, "budget": budget, "rows_per_step": rows_per_step, "decoding": chosen}
+        return self.submit(inference_job(self._api, known, data, options, settings))
 
     def estimate(
         self, *arguments: Any, kind: str = "rl", progress: bool | None = None, **settings: Any

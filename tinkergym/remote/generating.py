@@ -29,6 +29,7 @@ from tinkergym.remote.ask import SAMPLE_PATH
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.transport import Connection
 from tinkergym.schema.decoding import Decoding
+from tinkergym.schema.events import ErrorView
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.sampling import Completion, SampleRequest
 
@@ -36,7 +37,7 @@ IN_FLIGHT = 512
 """Requests at a time: an engine computes up to 256 of them together, and the others wait there already."""
 _AHEAD = 4
 """Open rows per request in flight, so that one long completion does not stop the others."""
-_LOOKED_AT = 20
+LOOKED_AT = 20
 """If none of so many first rows can be read, the dataset is not what was meant."""
 _PATIENCE_SECONDS = 600.0
 """How long the run waits for a service that does not respond."""
@@ -126,7 +127,7 @@ def generate(
     version = policy.settled_version()
     renderer = policy.renderer.with_tools(options.tools)
     read = partial(prompt_rows, data, renderer, ignore=options.ignore, keep=options.keep)
-    _look_at(list(islice(read(), _LOOKED_AT)), source_name(data), options)
+    look_at(list(islice(read(), LOOKED_AT)), source_name(data), options)
     settings = _settings(policy, version, data, decoding, options)
     plan = SamplingPlan(
         run_id=f"generate-{uuid.uuid4().hex[:12]}",
@@ -214,7 +215,7 @@ class _Work:
     row: PromptRow
     first: int
     """The first of its completions that is missing."""
-    fault: str = ""
+    fault: ErrorView | None = None
 
 
 def planned(
@@ -223,12 +224,12 @@ def planned(
     """Yield rows with their requests; the first row lacks its completions from number `first` on."""
     for row in rows:
         if row.fault:
-            yield _Work(row, first, row.fault), []
+            yield _Work(row, first, ErrorView(type="InvalidRequestError", message=row.fault)), []
         else:
             try:
                 requests = plan.requests(row.number, row.token_ids, row.images, first=first)
             except PromptTooLongError as error:
-                yield _Work(row, first, error.message), []
+                yield _Work(row, first, ErrorView.model_validate(error.to_wire())), []
             else:
                 yield _Work(row, first), requests
         first = 0
@@ -254,12 +255,11 @@ def _lines(
                 )
             )
         else:
-            fault = fault_of(answer)
-            lines.append(failed_line(work.row, sample, fault.message, fault.type))
+            lines.append(failed_line(work.row, sample, fault_of(answer)))
     return lines
 
 
-def _look_at(first: Sequence[PromptRow], name: str, options: GenerateOptions) -> None:
+def look_at(first: Sequence[PromptRow], name: str, options: GenerateOptions) -> None:
     """Look at the first rows, before anything is written.
 
     Raises:

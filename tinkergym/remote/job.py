@@ -35,6 +35,7 @@ from tinkergym.remote.certificates import write_certificate
 from tinkergym.remote.event_stream import follow
 from tinkergym.remote.export import export_policy, of_one_policy
 from tinkergym.remote.game_players import find_player, game_of, version_players
+from tinkergym.remote.inference_jobs import results, write_results
 from tinkergym.remote.policy import Policy
 from tinkergym.remote.rescored_job import RescoredJob
 from tinkergym.remote.user_files import writing_to
@@ -528,6 +529,34 @@ class Job:
         return export_policy(
             self._api, self.id, Path(path), version=version, merge=merge, base=base, agent=agent
         )
+
+    def results(self, *, token_ids: bool = False) -> Iterator[dict[str, Any]]:
+        """Yield the results of an inference job so far: the lines that `Policy.generate` would write.
+
+        Args:
+            token_ids: Whether they have the sampled token ids.
+
+        Raises:
+            InvalidRequestError: It is a job of another kind.
+        """
+        return results(self._api, self.view(), token_ids=token_ids)
+
+    def write_results(self, out: str | Path, *, token_ids: bool = False) -> int:
+        """Write the results of an inference job so far to a file, or those that it does not have yet.
+
+        Args:
+            out: JSON lines, or Parquet if it ends in `.parquet`, which is made once the job has completed.
+            token_ids: Whether they have the sampled token ids.
+
+        Returns:
+            How many lines there are.
+
+        Raises:
+            InvalidRequestError: It is a job of another kind, or the file cannot be written.
+            ConflictError: The file has other results.
+            StorageFullError: The disk is full. What was written is kept, and the next call continues.
+        """
+        return write_results(self._api, self.view(), out, token_ids=token_ids).done
 
     def episodes(self, *, first_step: int = 0, last_step: int | None = None) -> StoredEpisodes:
         """Fetch the stored episodes: to read, to filter, and to train on again.

@@ -497,6 +497,10 @@ def _trained_at(view: JobView, agent: str) -> str:
     """Return the agent whose policy plays a seat; empty for a job's only one."""
     spec = view.spec
     agents = spec.seats
+    if spec.samples_only:
+        raise InvalidRequestError(
+            f"{view.job_id} samples another policy and trains none", hint="use that policy", field="policy"
+        )
     if not agents and not agent:
         return ""
     trained_agents = spec.trained_agents

@@ -10,17 +10,18 @@ import hashlib
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.refusals import Refusal
 from tinkergym.trajectory.content_parts import MOST_PARTS, ImageSpan, misplaced_image
 from tinkergym.trajectory.trajectory import MOST_TOKENS, TokenId
 
-DataKind = Literal["sft", "preference"]
+DataKind = Literal["sft", "preference", "prompts"]
 
-SEQUENCES_PER_RECORD: dict[DataKind, int] = {"sft": 1, "preference": 2}
-"""A preference record is two sequences with the same beginning: chosen, then rejected."""
+SEQUENCES_PER_RECORD: dict[DataKind, int] = {"sft": 1, "preference": 2, "prompts": 1}
+"""A preference record is two sequences with the same beginning: chosen, then rejected. One of prompts is
+empty if its row could not be rendered."""
 
 MOST_CHUNKS = 100_000
 """The most chunks of one dataset."""
@@ -31,9 +32,10 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 class TokenSequence(WireModel):
     """A token sequence with the spans to train on."""
 
-    token_ids: list[TokenId] = Field(min_length=2, max_length=MOST_TOKENS)
-    trained: list[tuple[int, int]] = Field(min_length=1, max_length=MOST_TOKENS)
-    """(start, stop), ascending and separate; never the first token, which has no token before it."""
+    token_ids: list[TokenId] = Field(min_length=1, max_length=MOST_TOKENS)
+    trained: list[tuple[int, int]] = Field([], max_length=MOST_TOKENS)
+    """(start, stop), ascending and separate; never the first token, which has no token before it. None in a
+    prompt."""
     images: list[ImageSpan] = Field([], max_length=MOST_PARTS)
     """Where images are, in order; on tokens that are not trained on. The files are sent first."""
 
@@ -64,6 +66,19 @@ class TokenSequence(WireModel):
         return sum(stop - start for start, stop in self.trained)
 
 
+class PromptNote(WireModel):
+    """What belongs to a prompt besides its tokens; the service passes it on with the results."""
+
+    where: str = Field("", max_length=200)
+    """The place of its row: `line 7`."""
+    fault: str = Field("", max_length=20_000)
+    """Why it has no tokens."""
+    kept: dict[str, JsonValue] = {}
+    """Columns of its row to copy to the results."""
+    tools: list[dict[str, JsonValue]] = Field([], max_length=1000)
+    """Functions that the row offers."""
+
+
 class DataChunk(WireModel):
     """Some records of a dataset; the body of `PUT /v1/data/chunks/{sha256}`."""
 
@@ -71,13 +86,21 @@ class DataChunk(WireModel):
     records: list[Annotated[list[TokenSequence], Field(max_length=2)]] = Field(
         min_length=1, max_length=1_000_000
     )
+    notes: list[PromptNote] = Field([], max_length=1_000_000)
+    """Of prompts: one per record."""
 
     @model_validator(mode="after")
     def _records_are_whole(self) -> Self:
-        wanted = SEQUENCES_PER_RECORD[self.kind]
-        if any(len(record) != wanted for record in self.records):
+        wanted, asked = SEQUENCES_PER_RECORD[self.kind], self.kind == "prompts"
+        if any(len(record) != wanted and not (asked and not record) for record in self.records):
             reason = f"must have {wanted} sequences each where kind is {self.kind!r}"
             raise Refusal("records", reason, code="sequences").in_validator()
+        if any(bool(sequence.trained) == asked for record in self.records for sequence in record):
+            reason = f"must have {'no ' * asked}trained spans where kind is {self.kind!r}"
+            raise Refusal("records", reason, code="spans").in_validator()
+        if len(self.notes) != (len(self.records) if asked else 0):
+            reason = "must be one per record of prompts, and none of other data"
+            raise Refusal("notes", reason, code="notes").in_validator()
         return self
 
 

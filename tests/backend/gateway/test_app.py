@@ -108,6 +108,7 @@ def test_matches_inventory_with_what_the_clients_know(client):
         ("GET", "/v1/jobs/{job_id}/evaluations"),
         ("GET", "/v1/jobs/{job_id}/facts"),
         ("GET", "/v1/jobs/{job_id}/ledger"),
+        ("GET", "/v1/jobs/{job_id}/results"),
         ("GET", "/v1/jobs/{job_id}/episodes"),
         ("GET", "/v1/jobs/{job_id}/checkpoints/{step}/files/{name}"),
         ("POST", "/v1/jobs/{job_id}/episodes/lease"),

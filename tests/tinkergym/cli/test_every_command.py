@@ -62,6 +62,7 @@ TABLE = {
     "jobs delete": (LINES, ["job-1", "--yes"], "bytes"),
     "jobs checkpoints": (ONE, ["job-1"], "checkpoints"),
     "jobs download": (ONE, ["job-1", "--to", "fetched"], "folder"),
+    "jobs results": (ONE, ["job-2", "--out", "results.jsonl"], "completions"),
     "jobs certificate": (ONE, ["job-1"], "sha256"),
     "verify": (ONE, ["run.json"], "checked"),
     "status": (ONE, [], "memory"),
@@ -140,7 +141,10 @@ def test_prints_only_json_on_the_standard_output(workplace, tg_run, name):
         for file, policy in (("a.jsonl", "random"), ("b.jsonl", "legal")):
             made = tg_run("eval", BOARD, "--policy", policy, "--tasks", "3", "--out", file, "--json")
             assert made.exit_code == 0, made.output
-    if "job-2" in arguments:  # one that has not ended
+    if name == "jobs results":
+        made = tg_run("generate", "nano", "--data", "rows.jsonl", "--detach", "--json")
+        assert documents(made.stdout)[0]["job_id"] == "job-2"
+    elif "job-2" in arguments:  # one that has not ended
         assert tg_run("train", "noisy:Env", *ENDLESS, "--detach", "--json").exit_code == 0
     result = tg_run(*name.split(), *arguments, "--json", typed="b2\nb3\n")
     printed = documents(result.stdout)

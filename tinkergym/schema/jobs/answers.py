@@ -17,6 +17,8 @@ class DefaultAnswers:
 
     by_calls: ClassVar[bool] = False
     """Whether its client's calls train the policy, without train steps of its own."""
+    samples_only: ClassVar[bool] = False
+    """Whether it trains nothing."""
 
     @property
     def other_models(self) -> dict[str, str]:
@@ -41,6 +43,21 @@ class DefaultAnswers:
     def records_per_step(self) -> int:
         """The records of datasets that a step trains on."""
         return 0
+
+    @property
+    def sampled_policy(self) -> str:
+        """The trained policy that it samples without training it; empty for none."""
+        return ""
+
+    @property
+    def completions_per_record(self) -> int:
+        """The completions that it returns for each record of its dataset."""
+        return 0
+
+    def with_records(self, records: int) -> Self:
+        """Return the job with what follows from the size of its dataset."""
+        del records
+        return self
 
     @property
     def has_value_head(self) -> bool:
