@@ -185,7 +185,7 @@ REFUSED = {
     "Latin-1": ('{"prompt":"Hi","completion":"café"}'.encode("latin-1"), "line 1: "),
     "number": (b'{"prompt":"Hi","completion":42}', "line 1: completion: "),
     "NaN": (b'{"prompt":"Hi","completion":"Yo","score":NaN}', "line 1: "),
-    "NaN in an array": (b'[{"prompt":"Hi","completion":"Yo","score":NaN}]', "array: "),
+    "NaN in an array": (b'[{"prompt":"Hi","completion":"Yo","score":NaN}]', "row 1: "),
     "broken array": (b'[{"prompt":"Hi"\n"completion":"Yo"}]', "line 2: "),
     "line ends of old Macs": (ROW + b"\r" + ROW + b"\r", "line 1: "),
     "gzip": (b"\x1f\x8b\x08\x00", "gzip"),

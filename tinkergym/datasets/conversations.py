@@ -133,6 +133,8 @@ def checked_message(value: Any, where: str) -> Message:
         except ValueError as error:
             raise RowFaultError(str(error)) from error
         value = {**value, "content": content if isinstance(content, str) else ""}
+    if isinstance(value, Mapping) and "role" in value and content is None:
+        raise RowFaultError(f"{where}.content: missing or null; only an answer with tool_calls may have none")
     if isinstance(value, Mapping) and "tools" in value:
         raise RowFaultError(f"{where}.tools: stand in the row, next to messages")
     if isinstance(value, Mapping):

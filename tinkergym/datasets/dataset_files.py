@@ -18,7 +18,7 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.tasks.fingerprint import files_fingerprint
 from tinkergym.tasks.hugging_face import HuggingFaceTasks
 from tinkergym.tasks.jsonl import MOST_LINE_BYTES, JsonlTasks, json_fault, lines_of
-from tinkergym.tasks.parquet import ParquetTasks
+from tinkergym.tasks.parquet import SHARD, ParquetTasks
 from tinkergym.tasks.sequence import SequenceTasks
 from tinkergym.tasks.source import TaskSource
 
@@ -49,7 +49,9 @@ _COLUMNS = frozenset(
 """Columns by which a CSV file is known."""
 _OBJECTS = frozenset({"tools", "functions", "images", "template_variables", "chat_template_kwargs"})
 """Columns of a CSV file whose cells may be objects; others hold text, or lists of messages."""
+_TRUTHS = {"true": True, "false": False, "1": True, "0": False}
 _BLANK = b" \t\r\n"
+_KINDS = "JSON lines, a JSON array, Parquet, Arrow, or CSV that begins with names such as prompt,completion"
 
 Opened = tuple[str, Iterable[Row]]
 """What the container is called, and the rows."""
@@ -152,6 +154,11 @@ def _folder(path: Path, field: str) -> Opened:
             f"{path} has several splits", hint=f"name the folder of one, as {path / 'train'}", field=field
         )
     files = sorted(file for file in path.iterdir() if file.suffix in (".jsonl", ".json", ".parquet", ".csv"))
+    if not files and (path / "data").is_dir():  # As of a repository of the hub.
+        return _folder(path / "data", field)
+    shards = {SHARD.sub("", file.stem) for file in files if file.suffix == ".parquet"}
+    if len(files) > 1 and len(shards) == 1 and all(file.suffix == ".parquet" for file in files):
+        return "Parquet", _of_tasks(ParquetTasks(path, split=shards.pop()), "row")
     if len(files) != 1:
         raise InvalidRequestError(
             f"{path} is a folder with {len(files)} data files",
@@ -172,13 +179,37 @@ def _file(path: Path, field: str) -> Opened:
         if head.startswith(start):
             raise InvalidRequestError(f"{path} is a {packed} file", hint="unpack it first", field=field)
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise InvalidRequestError(f"{path} is UTF-16", hint="save it as UTF-8", field=field)
+        raise InvalidRequestError(f"{path} is UTF-16 or UTF-32", hint="save it as UTF-8", field=field)
     text = head.removeprefix(codecs.BOM_UTF8).lstrip(_BLANK)
     if text.startswith(b"["):
         return "a JSON array", _of_array(path)
     if not text.startswith(b"{") and _is_csv(text):
         return "CSV", _of_csv(path)
+    if fault := _not_lines(text):
+        raise InvalidRequestError(f"{path} {fault}", hint=f"known are {_KINDS}", field=field)
     return "JSON lines", _of_lines(path, _parsed)
+
+
+def _not_lines(text: bytes) -> str:
+    """Return what a file is, by its beginning, if it can be no JSON lines."""
+    first = text.split(b"\n", 1)[0].strip()
+    if first.startswith(b"version https://git-lfs"):
+        return "is a pointer of Git LFS, not the data: fetch it with `git lfs pull`"
+    if b"\0" in text:
+        return "is not a text file in UTF-8"
+    if first and not first.startswith(b"{") and len(first) < _HEAD and not _is_json(first):
+        return "is neither JSON nor CSV with a known column"
+    if first == b"{":
+        return "begins an object that takes several lines: write one object per line, or a JSON array of them"
+    return ""
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        read_json(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _of_lines(path: Path, parsed: Callable[[str, bytes], Row]) -> Iterator[Row]:
@@ -323,8 +354,8 @@ def _cell(column: str, text: str) -> Any:
         if column in _OBJECTS:
             return found if some and all(isinstance(one, dict) for one in some) else text
         return found if isinstance(found, list) and found and all(map(_is_message, found)) else text
-    if column == "label" and text.lower() in ("true", "false"):
-        return text.lower() == "true"
+    if column in ("label", "kto_tag") and text.lower() in _TRUTHS:
+        return _TRUTHS[text.lower()]
     return text or None
 
 

@@ -67,7 +67,7 @@ def examine(
         raise InvalidRequestError(f"no row has the column {unseen!r}", hint="leave it out", field="ignore")
     found = kind or (None if tasks else _kind_of(counts.types))
     rendered = _Rendered(renderer)
-    faults = [f"{row.where}: {row.fault}" for row in seen if row.fault]
+    faults = [f"{row.where}: {fault}" for row in seen if (fault := row.fault or _not_an_object(row.value))]
     layouts: Counter[str] = Counter()
     if found is not None:
         read = row_reader(found, renderer, answers) if renderer is not None else None
@@ -101,8 +101,12 @@ def examine(
     )
 
 
+def _not_an_object(value: Any) -> str:
+    return "" if isinstance(value, Mapping) else f"row: must be a JSON object, not {type(value).__name__}"
+
+
 def _kind_of(columns: Mapping[str, Any]) -> DataKind | None:
-    labeled = {"completion", "label"} <= columns.keys()
+    labeled = {"completion", "label"} <= columns.keys() or "kto_tag" in columns
     if (labeled or columns.keys() & _PREFERENCE) and not columns.keys() & {"answer", "question"}:
         return "preference"
     return "sft" if columns.keys() & _CONVERSATION else None
@@ -130,6 +134,8 @@ def _problems(
     shared: Mapping[str, int],
     never_equal: Mapping[str, list[str]],
 ) -> Iterator[str]:
+    if not counts.rows and not faults:
+        yield "it has no rows"
     if faults:
         more = f"; and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else ""
         yield f"{len(faults)} rows cannot be used: {'; '.join(faults[:_MOST_FAULTS])}{more}"

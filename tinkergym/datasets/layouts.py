@@ -11,6 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from tinkergym.datasets.alpaca import asked_in, is_alpaca
 from tinkergym.datasets.conversations import RowFaultError
 from tinkergym.datasets.messages_of_others import in_our_roles, of_sharegpt, read_list
 from tinkergym.datasets.preference_layouts import preference_in_our_layout
@@ -18,16 +19,17 @@ from tinkergym.datasets.rows import Row
 from tinkergym.images.stored_images import image_file
 from tinkergym.schema.data import DataKind
 
-_ALPACA = frozenset({"instruction", "input", "output", "text", "system"})
 _LABELED = frozenset({"prompt", "completion", "label"})
+_INDEX = frozenset({"__index_level_0__", ""})
+"""How `DataFrame.to_parquet` and `to_csv` call the column with the numbers of rows."""
 _WITH_MESSAGES = ("messages", "prompt", "completion", "chosen", "rejected")
 
 
 def without_columns(row: Any, ignore: Collection[str]) -> Any:
-    """Return a row without the columns that the caller names."""
-    if not ignore or not isinstance(row, Mapping):
+    """Return a row without the columns that the caller names, and without the index of pandas."""
+    if not isinstance(row, Mapping) or not (ignore or _INDEX & row.keys()):
         return row
-    return {name: value for name, value in row.items() if name not in ignore}
+    return {name: value for name, value in row.items() if name not in ignore and name not in _INDEX}
 
 
 def in_our_layout(row: Any, kind: DataKind = "sft") -> tuple[str, Any]:
@@ -50,14 +52,8 @@ def in_our_layout(row: Any, kind: DataKind = "sft") -> tuple[str, Any]:
 def _conversation(row: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     if "conversations" in row:
         return "ShareGPT", of_sharegpt(row)
-    if {"instruction", "output"} <= row.keys() <= _ALPACA:
-        parts = [row["instruction"], row.get("input") or ""]
-        if not all(isinstance(part, str) for part in parts):
-            raise RowFaultError("instruction: and input must be strings")
-        asked: Any = "\n\n".join(filter(None, parts))
-        if row.get("system"):
-            asked = [{"role": "system", "content": row["system"]}, {"role": "user", "content": asked}]
-        return "Alpaca", {"prompt": asked, "completion": row["output"]}
+    if is_alpaca(row, "output"):
+        return "Alpaca", {"prompt": asked_in(row), "completion": row["output"]}
     if row.keys() == {"text"}:
         return "text", row
     if "messages" in row:
@@ -96,7 +92,9 @@ def in_pairs(rows: Iterable[Row]) -> Iterator[Row]:
             yield Row(row.where, None, f"label: must be true or false, not {label!r:.60}")
             continue
         try:
-            prompt = json.dumps(row.value["prompt"], sort_keys=True, default=_image_hash)
+            asked = row.value["prompt"]
+            asked = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+            prompt = json.dumps(asked, sort_keys=True, default=_image_hash)
         except (TypeError, ValueError, RecursionError) as error:
             yield Row(row.where, None, f"prompt: {error}")
             continue

@@ -26,6 +26,9 @@ _SPEAKERS = {
 _ROLES = {"developer": "system", "function": "tool"}
 """Roles of OpenAI's API, as chat templates call them."""
 
+_OF_ANSWERS = ("annotations", "audio", "refusal")
+"""Keys that OpenAI's API adds to answers, mostly empty. A refusal stands in place of the content."""
+
 _TURN = re.compile(r"\n\n(Human|Assistant):")
 
 
@@ -43,6 +46,11 @@ def _in_our_role(message: Any, where: str) -> Any:
     role = ours.get("role")
     if isinstance(role, str) and role in _ROLES:
         ours["role"] = _ROLES[role]
+    for name in _OF_ANSWERS:
+        if not ours.get(name):
+            ours.pop(name, None)
+    if isinstance(ours.get("refusal"), str) and not ours.get("content"):
+        ours["content"] = ours.pop("refusal")
     if "function_call" in ours:
         if ours.get("tool_calls"):
             raise RowFaultError(f"{where}.function_call: cannot be combined with tool_calls")
@@ -57,7 +65,8 @@ def read_list(value: Any, field: str) -> Any:
     try:
         return read_json(value)
     except (ValueError, RecursionError) as error:
-        raise RowFaultError(f"{field}: not valid JSON: {error}") from None
+        by_python = "; Python wrote it: use json.dumps" if value.lstrip().startswith("[{'") else ""
+        raise RowFaultError(f"{field}: not valid JSON: {error}{by_python}") from None
 
 
 def of_sharegpt(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from tinkergym.datasets.alpaca import asked_in, is_alpaca
 from tinkergym.datasets.conversations import RowFaultError
 from tinkergym.datasets.messages_of_others import is_marked_text, of_marked_text, of_sharegpt
 
 _ABOUT = ("prompt_id", "score_chosen", "score_rejected")
 """Columns of ultrafeedback_binarized that say something about a pair; no loss uses them."""
+_TAG = "kto_tag"
+"""LLaMA-Factory's column for whether an answer is good."""
 _OPENAI = frozenset({"input", "preferred_output", "non_preferred_output"})
 
 
@@ -22,10 +25,10 @@ def preference_in_our_layout(row: Mapping[str, Any]) -> tuple[str, Mapping[str, 
     """
     if row.keys() == _OPENAI:
         return "OpenAI preferences", _of_openai(row)
+    if "instruction" in row or "conversations" in row:
+        return _of_llama_factory(row)
     if "label" in row:
         return "labeled answers", row
-    if "conversations" in row:
-        return "ShareGPT preferences", of_sharegpt(row)
     both = [row.get("chosen"), row.get("rejected")]
     if all(map(is_marked_text, both)):
         talks = [of_marked_text(str(text)) for text in both]
@@ -34,6 +37,27 @@ def preference_in_our_layout(row: Mapping[str, Any]) -> tuple[str, Mapping[str, 
         whole = {name: value for name, value in row.items() if name not in (*_ABOUT, "messages")}
         return "conversations in chosen and rejected", _of_conversations(whole, *map(list, both))  # type: ignore[arg-type]
     return ("prompt, chosen and rejected" if "chosen" in row else ""), row
+
+
+def _of_llama_factory(row: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    if is_alpaca(row, "chosen", "rejected"):
+        pair = {name: row[name] for name in ("chosen", "rejected")}
+        return "Alpaca preferences", {"prompt": asked_in(row), **pair}
+    if is_alpaca(row, "output", _TAG):
+        return "tagged Alpaca", {"prompt": asked_in(row), "completion": row["output"], "label": row[_TAG]}
+    if "conversations" not in row:
+        return "", row
+    if _TAG in row:
+        return "tagged ShareGPT", _tagged(of_sharegpt(row))
+    return "ShareGPT preferences", of_sharegpt(row)
+
+
+def _tagged(row: Mapping[str, Any]) -> dict[str, Any]:
+    messages = row["messages"]
+    if not messages:
+        raise RowFaultError("conversations: must not be empty")
+    ours = {name: value for name, value in row.items() if name not in ("messages", _TAG)}
+    return {**ours, "prompt": messages[:-1], "completion": messages[-1:], "label": row[_TAG]}
 
 
 def _of_openai(row: Mapping[str, Any]) -> dict[str, Any]:

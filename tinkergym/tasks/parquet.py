@@ -19,7 +19,8 @@ from tinkergym.tasks.data_read_once import file_key, shared
 from tinkergym.tasks.fingerprint import files_fingerprint
 from tinkergym.tasks.source import Task, TaskSource, named_split, refuse_empty, refuse_split
 
-_SHARD = re.compile(r"-\d+-of-\d+$")
+SHARD = re.compile(r"-\d+-of-\d+$")
+"""The end of the name of one of several files of a split."""
 _DECODED_GROUPS = 4
 """The number of decoded row groups that are kept; the episodes of a group use the same task."""
 
@@ -50,7 +51,7 @@ class ParquetTasks(TaskSource):
         if root.is_dir():
             by_split: dict[str, list[Path]] = {}
             for file in sorted(root.glob("*.parquet")):
-                by_split.setdefault(_SHARD.sub("", file.stem), []).append(file)
+                by_split.setdefault(SHARD.sub("", file.stem), []).append(file)
             self.splits = tuple(sorted(by_split))
             self.split = named_split(root.name, self.splits, split)
             self._files = tuple(by_split[self.split])

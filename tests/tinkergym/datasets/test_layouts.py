@@ -84,6 +84,23 @@ def test_reads_sharegpt_and_alpaca_as_our_own_layouts(renderer):
     assert same(renderer, {"instruction": "add", "output": "3"}, {"prompt": "add", "completion": "3"})
 
 
+def test_reads_layouts_of_llama_factory_and_answers_of_apis(renderer):
+    first, second = ({"role": "user", "content": "q1"}, {"role": "assistant", "content": "a1"})
+    asked = {"role": "user", "content": "q2"}
+    alpaca = {"instruction": "q2", "input": "", "history": [["q1", "a1"]]}
+    assert same(renderer, {**alpaca, "output": "a2"}, {"prompt": [first, second, asked], "completion": "a2"})
+    pair = {"chosen": "a", "rejected": "b"}
+    assert same(renderer, {"instruction": "q2", **pair}, {"prompt": "q2", **pair}, "preference")
+    tagged = [{"instruction": "q2", "output": text, "kto_tag": text == "a"} for text in "ab"]
+    tags = [{"from": "human", "value": "q2"}, {"from": "gpt", "value": "b"}]
+    for bad in (tagged[1], {"conversations": tags, "kto_tag": False}):
+        found = tokens_of(renderer, tagged[0], bad, kind="preference")
+        assert found == tokens_of(renderer, {"prompt": "q2", **pair}, kind="preference")
+    refusal = {"role": "assistant", "content": None, "refusal": "No.", "annotations": [], "audio": None}
+    assert same(renderer, {"messages": [asked, refusal]}, {"prompt": "q2", "completion": "No."})
+    assert "content" in fault(renderer, {"messages": [asked, {"role": "assistant", "content": None}]})
+
+
 def test_learns_from_every_token_of_plain_text(renderer):
     (record,) = tokens_of(renderer, {"text": "abc"})
     (sequence,) = record

@@ -4,6 +4,8 @@ import json
 import re
 import tracemalloc
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import tinkergym as tg
@@ -185,3 +187,37 @@ def test_reads_only_allowed_part_of_a_line_without_end(renderer, tmp_path):
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert most < 4 * MOST_LINE_BYTES
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x89PNG\r\n\0",
+        '{"prompt": "q"}'.encode("utf-16-le"),
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+        b"Prompt,Completion\nq,a\n",
+        b"<!DOCTYPE html>",
+        b'{\n  "prompt": "q",\n  "completion": "a"\n}\n',
+    ],
+)
+def test_refuses_what_is_no_data_before_reading_lines(renderer, tmp_path, content):
+    (tmp_path / "rows").write_bytes(content)
+    with pytest.raises(InvalidRequestError) as refused:
+        prepare(tmp_path / "rows", renderer, kind="sft")
+    assert refused.value.field == "data"
+
+
+def test_reads_folder_of_a_hub_repository_and_index_of_pandas(renderer, tmp_path):
+    rows = [{"prompt": "q", "completion": text} for text in "ab"]
+    (tmp_path / "data").mkdir()
+    for shard, row in enumerate(rows):
+        table = pa.Table.from_pylist([{**row, "__index_level_0__": shard}])
+        pq.write_table(table, tmp_path / "data" / f"train-0000{shard}-of-00002.parquet")
+    (tmp_path / "README.md").write_text("a card")
+    assert records(prepare(tmp_path, renderer, kind="sft")) == tokens_of(renderer, *rows)
+
+
+def test_finds_nothing_right_with_empty_data_and_with_values(tmp_path):
+    for content in ("", "[]", "1\n", "[1]"):
+        (tmp_path / "rows").write_text(content)
+        assert not tg.datasets.describe(tmp_path / "rows").ok
