@@ -527,7 +527,7 @@ class ServiceConfig(Settings):
 
     @property
     def tokens_dir(self) -> Path:
-        """Tokens of environment servers from jobs; readable by its owner only."""
+        """Tokens of environment servers, where earlier versions kept them; read once at a start."""
         return self.data_dir / "env-tokens"
 
     @property

@@ -16,7 +16,6 @@ from backend.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"
 _BACKLOG = 256
-_ANSWER_SECONDS = 1.0
 
 
 def any_port(host: str = LOOPBACK) -> str:
@@ -84,19 +83,6 @@ def listen(url: str) -> tuple[socket.socket, str]:
     path.chmod(0o600)
     listener.listen(_BACKLOG)
     return listener, url
-
-
-def is_answered(url: str) -> bool:
-    """Return whether a worker accepts connections there now."""
-    path = socket_path(url)
-    with suppress(OSError):
-        if path is None:
-            socket.create_connection(_host_and_port(url), timeout=_ANSWER_SECONDS).close()
-        else:
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.connect(str(path))
-        return True
-    return False
 
 
 def remove(url: str) -> None:

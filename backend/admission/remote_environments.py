@@ -7,7 +7,7 @@ from typing import TypeVar
 from backend.admission.facts import Facts
 from backend.config import ServiceConfig
 from backend.external import judges, opponent_models
-from backend.external.environment_tokens import EnvTokens, without_token
+from backend.external.environment_tokens import put_away, without_token
 from backend.external.urls import as_remote, is_remote, pinned
 from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
@@ -65,18 +65,17 @@ def secrets_are_put_away(spec: JobSpec, facts: Facts) -> JobSpec:
     played = spec.played
     if played is None:
         return spec
-    tokens, in_service = EnvTokens(facts.config.tokens_dir), played.rollout == "server"
-    tenant_id = facts.tenant.tenant_id
+    store, in_service = facts.tenant, played.rollout == "server"
 
     def stored(environment: EnvironmentRef) -> EnvironmentRef:
         if not is_remote(environment):
-            return judges.put_away(environment, tokens, tenant_id)
+            return judges.put_away(environment, store)
         if in_service:
-            return tokens.put_away(environment, tenant_id)
+            return put_away(environment, store)
         return without_token(environment)
 
     def player(one: FixedPlayer, field: str) -> FixedPlayer:
         del field
-        return opponent_models.put_away(one, tokens, tenant_id) if isinstance(one, External) else one
+        return opponent_models.put_away(one, store) if isinstance(one, External) else one
 
     return played.with_players(player).with_environments(stored)

@@ -196,8 +196,8 @@ def _prune(target: Blobs, there: dict[str, int], database: str) -> None:
 
 
 def _copy_keys(config: ServiceConfig, target: Blobs) -> None:
-    """Copy what signs certificates, and the tokens of environment servers that jobs name."""
-    for file in [config.data_dir / "operator.key", *sorted(config.tokens_dir.glob("*"))]:
+    """Copy what signs certificates."""
+    for file in [config.data_dir / "operator.key"]:
         if file.is_file():
             target.put(f"keys/{file.relative_to(config.data_dir).as_posix()}", file.read_bytes())
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend.app.probe import health_of
+from backend.app.probe import InBackground, health_of
 from tinkergym import __version__
 
 
@@ -29,6 +29,7 @@ class Notice:
         return {"event": self.event, "message": self.message, **self.details}
 
 
+_WAIT_SECONDS = 0.05
 _REFUSALS_SECONDS = 1.0
 """Interval between checks for parts that do not start."""
 
@@ -57,6 +58,7 @@ class Greeting:
             heard: Called for each response of the service.
         """
         self._url = url
+        self._health = InBackground(lambda: health_of(url))
         self._key_file = key_file
         self._say = say
         self._refusals = refusals
@@ -76,7 +78,8 @@ class Greeting:
         if self.complete or now < self._next_look:
             return
         self._next_look = now + 0.2
-        health = health_of(self._url)
+        # A little, so that an answer is reported when it comes and not at the next look.
+        health = self._health.answer(_WAIT_SECONDS)
         if health is None:
             return
         self._heard()

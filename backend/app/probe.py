@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import http.client
 import json
+import queue
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from backend.config import ServiceConfig
 from backend.store.store import Store
 from tinkergym.errors import TinkerGymError
+
+T = TypeVar("T")
 
 ANSWER_SECONDS = 2.0
 HEALTH_SECONDS = 3.0
@@ -89,6 +93,32 @@ def scheduler_is_silent(config: ServiceConfig) -> bool:
             return True
     except TinkerGymError:
         return False
+
+
+class InBackground(Generic[T]):
+    """A question that is asked in a thread, so that who asks goes on until there is an answer."""
+
+    def __init__(self, ask: Callable[[], T | None]) -> None:
+        """`ask` asks once, with a timeout; None is no answer."""
+        self._ask = ask
+        self._answers: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+        self._asked = False
+
+    def answer(self, wait_seconds: float = 0.0) -> T | None:
+        """Return an answer that has come since, and ask unless a question is open.
+
+        Args:
+            wait_seconds: How long to wait for one at most.
+        """
+        if not self._asked:
+            self._asked = True
+            threading.Thread(target=lambda: self._answers.put(self._ask()), daemon=True).start()
+        try:
+            found = self._answers.get(block=wait_seconds > 0, timeout=wait_seconds or None)
+        except queue.Empty:
+            return None
+        self._asked = False
+        return found
 
 
 def answers(url: str) -> bool:

@@ -29,6 +29,7 @@ from backend.app.restarted_part import RestartedPart
 from backend.catalog.models import without_folder
 from backend.config import ServiceConfig, load_config
 from backend.engines.vllm.extra import require_vllm
+from backend.external.environment_tokens import adopt_folder
 from backend.processes import children as processes
 from backend.processes.ends import wait_for_end
 from backend.processes.guardian import guarded
@@ -228,6 +229,7 @@ def _stop(parts: Sequence[RestartedPart], mark: str, signals: EndSignals) -> Non
 def _introduce(config: ServiceConfig, url: str, *, upgrade: bool) -> Path:
     """Create the local tenant and its key at the first start; write the service's address, if it has one."""
     with closing(Store.open(config.store_url, upgrade=upgrade)) as store:
+        adopt_folder(config.tokens_dir, store.service())
         if url:
             key = data_folder.read_local_key(config)
             if store.keys.tenant_of(key) != LOCAL_TENANT:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from backend.external.environment_tokens import EnvTokens
+from backend.external import environment_tokens
+from backend.external.environment_tokens import PutSecret, ReadSecret
 from tinkergym.errors import InvalidRequestError
 from tinkergym.network import allowed_origins
 from tinkergym.network.model_urls import origin_of
@@ -77,18 +78,18 @@ def without_key(ref: EnvironmentRef) -> EnvironmentRef:
     return EnvironmentRef(id=ref.id, kwargs={**ref.kwargs, "judge": shown})
 
 
-def put_away(ref: EnvironmentRef, tokens: EnvTokens, tenant_id: str) -> EnvironmentRef:
+def put_away(ref: EnvironmentRef, store: PutSecret) -> EnvironmentRef:
     """Return the reference with its judge's key, if it has one, replaced by the key's name."""
-    return _with_key(ref, lambda secret: tokens.put_away(secret, tenant_id))
+    return _with_key(ref, lambda secret: environment_tokens.put_away(secret, store))
 
 
-def fetch(ref: EnvironmentRef, tokens: EnvTokens) -> EnvironmentRef:
+def fetch(ref: EnvironmentRef, read: ReadSecret) -> EnvironmentRef:
     """Return the reference with the key that `put_away` took. Only for references out of the store.
 
     Raises:
-        ConfigError: The key's file is gone.
+        ConfigError: The key is gone.
     """
-    return _with_key(ref, tokens.fetch)
+    return _with_key(ref, lambda secret: environment_tokens.fetch(secret, read))
 
 
 def as_secret(ref: EnvironmentRef) -> EnvironmentRef:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from backend.external.environment_tokens import EnvTokens
+from backend.external import environment_tokens
+from backend.external.environment_tokens import PutSecret, ReadSecret
 from tinkergym.errors import InvalidRequestError
 from tinkergym.network import allowed_origins
 from tinkergym.network.model_urls import origin_of
@@ -54,21 +55,21 @@ def refuse_keys(models: Iterable[External]) -> None:
             )
 
 
-def put_away(model: External, tokens: EnvTokens, tenant_id: str) -> External:
+def put_away(model: External, store: PutSecret) -> External:
     """Return a model with its key replaced by the key's name."""
     if not model.api_key:
         return model
-    put = tokens.put_away(as_secret(model.api_key), tenant_id)
+    put = environment_tokens.put_away(as_secret(model.api_key), store)
     return model.model_copy(update={"api_key": put.kwargs["token"]})
 
 
-def fetch(tokens: EnvTokens, name: str) -> str:
+def fetch(name: str, read: ReadSecret) -> str:
     """Return the key that `put_away` stored. Only for names from the store.
 
     Raises:
-        ConfigError: The key's file is gone.
+        ConfigError: It is gone.
     """
-    return str(tokens.fetch(as_secret(name)).kwargs.get("token", ""))
+    return str(environment_tokens.fetch(as_secret(name), read).kwargs.get("token", ""))
 
 
 def as_secret(key: str) -> EnvironmentRef:

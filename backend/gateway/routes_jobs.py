@@ -122,12 +122,12 @@ def delete_job(request: Request, tenant: Tenant, job_id: str) -> DeletedJob:
     """Delete an ended job with its checkpoints."""
     job_id = tenant.get_job(job_id).job_id  # Only a valid job id may name a folder.
     job_files = parts_of(request).config.job_files
-    size = sum(blob.bytes for blob in job_files.files(job_id))
+    size = 0
     # The rows first: files without rows are left over, and what is not removed now is later, by the
     # collector.
     tenant.delete_job(job_id)
     try:
-        job_files.delete(job_id)
+        size = job_files.delete(job_id)
     except (OSError, BlobsUnavailableError):
         _log.exception("the files of %s could not be removed yet", job_id)
     return DeletedJob(job_id=job_id, bytes=size)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from backend.compute.memory import machine_bytes
 from backend.config import ServiceConfig
-from backend.external.environment_tokens import EnvTokens
+from backend.external.environment_tokens import remove_unused
 from backend.scheduler.clock_watch import ClockWatch
 from backend.scheduler.env_workers import EnvWorkers
 from backend.scheduler.placements import Placements
@@ -74,7 +74,6 @@ class Scheduler:
         self._starts = PoolStarts(store, config, self._pools)
         self._env_workers = EnvWorkers(workers, config)
         self._placements = Placements(store, workers, config, self._pools)
-        self._tokens = EnvTokens(config.tokens_dir)
         self._unnoted: deque[Change] = deque()
         self._touched_at = self._swept_at = 0.0
         self._commits: int | None = None
@@ -137,7 +136,7 @@ class Scheduler:
         self._placements.place(queue, held, now)
         self._placements.explain(queue, held, self._starts)
         if now - self._swept_at >= _SWEEP_SECONDS:
-            self._tokens.remove_unused(self._store.environments_in_use(), now)
+            remove_unused(self._store, self._store.environments_in_use(), now)
             self._swept_at = now
 
     def _note(self, change: Change, now: float) -> None:

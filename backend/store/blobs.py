@@ -118,8 +118,8 @@ class Blobs(Protocol):
         """Return the names of a folder's subfolders, sorted."""
         ...
 
-    def delete(self, key: str) -> None:
-        """Remove a blob or folder if it exists."""
+    def delete(self, key: str) -> int:
+        """Remove a blob or folder if it exists; return how many bytes it had."""
         ...
 
     @contextmanager

@@ -13,9 +13,11 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import PurePosixPath
 
 from backend.store.blobs import BlobMissingError, Blobs
+from backend.store.images import image_folder
 from backend.store.store import Store
 from backend.store.uploads import drop_loose_chunks
 from tinkergym.errors import TinkerGymError
@@ -28,15 +30,24 @@ OWNER = "owner.json"
 _PASS_SECONDS = 6 * 3600.0
 _FOLDER_SECONDS = 0.2
 """Between two jobs of a pass."""
+_END_SECONDS = 5.0
 
 
 class Collector:
     """One pass over all blobs of a service."""
 
     def __init__(
-        self, store: Store, *, job_files: Blobs, uploads: Blobs, clock: Callable[[], float] = time.time
+        self,
+        store: Store,
+        *,
+        job_files: Blobs,
+        uploads: Blobs,
+        images: Blobs,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._store, self._jobs, self._uploads, self._clock = store, job_files, uploads, clock
+        self._images = images
+        self._began = clock()
 
     def collect(self) -> Iterator[str]:
         """Remove what is left over, job by job; yield the name of each folder after it."""
@@ -56,7 +67,10 @@ class Collector:
         for tenant in _listed(self._uploads):
             drop_loose_chunks(self._uploads.below(tenant), before=before)
             yield tenant
-        for blobs in (self._jobs, self._uploads):
+        for tenant_id in self._store.tenants_with_images():
+            self._collect_images(tenant_id, before)
+            yield tenant_id
+        for blobs in (self._jobs, self._uploads, self._images):
             blobs.remove_drafts(before=before)
 
     def _collect_job(self, job_id: str, before: float) -> None:
@@ -77,17 +91,28 @@ class Collector:
             if folder not in named and not hidden and written_at < before:
                 self._jobs.delete(folder)
 
+    def _collect_images(self, tenant_id: str, before: float) -> None:
+        # A tenant without rows may have images of earlier versions, which had files only. Listed before the
+        # rows are read, as files of jobs.
+        blobs = self._images.below(image_folder(tenant_id))
+        files = blobs.files()
+        named = {row.sha256 for row in self._store.tenant(tenant_id).images.all()}
+        for blob in files if named else ():
+            if blob.key not in named and blob.written_at < before:
+                blobs.delete(blob.key)
+
     def is_ours(self) -> bool:
         """Return whether this database's service wrote the blobs: another's rows name none of them.
 
-        Decided once, and written down. Jobs of which this database knows none are another service's.
+        Decided once, and written down. If this database knew none of the jobs when the collector was made,
+        they are another service's; later it knows new ones of its own.
         """
         ours = self._ours()
         try:
             found = json.loads(self._jobs.get(OWNER))
         except BlobMissingError:
             job_ids = _listed(self._jobs)
-            unknown = job_ids and not any(map(self._store.has_job, job_ids))
+            unknown = job_ids and not any(self._store.has_job(one, before=self._began) for one in job_ids)
             found = {"database": None} if unknown else ours
             self._jobs.put(OWNER, json.dumps(found).encode())
         return bool(found == ours)
@@ -105,13 +130,7 @@ class CollectorThread:
     """Runs a pass every few hours, with pauses between the jobs, until the process ends."""
 
     def __init__(self, collector: Collector) -> None:
-        """Decide whose the blobs are, before there are new jobs, and start."""
-        self._decided = False
-        try:
-            collector.is_ours()
-            self._decided = True
-        except (TinkerGymError, OSError):
-            _log.exception("left-over blobs are not removed before the service's next start")
+        """Start."""
         self._collector, self._end = collector, threading.Event()
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
         self._thread.start()
@@ -119,12 +138,15 @@ class CollectorThread:
     def close(self) -> None:
         """End it after the current job."""
         self._end.set()
-        self._thread.join()
+        self._thread.join(_END_SECONDS)  # A daemon, which may wait for a store that hangs.
 
     def _run(self) -> None:
         # Services that start together do not collect together.
         pause = random.uniform(0.1, 0.2) * _PASS_SECONDS
-        while self._decided and not self._end.wait(pause):
+        # At once, as whose the blobs are is told by the jobs from before the start; the store may hang.
+        with suppress(TinkerGymError, OSError):
+            self._collector.is_ours()
+        while not self._end.wait(pause):
             pause = _PASS_SECONDS
             try:
                 for _ in self._collector.collect():

@@ -49,7 +49,7 @@ class Images:
             room: Shared by all uses in this process; without it, each upload lists all images.
             check: Decodes images before they are kept.
         """
-        self._blobs, self._rows = images.below(_folder(rows.tenant_id)), rows
+        self._blobs, self._rows = images.below(image_folder(rows.tenant_id)), rows
         self._room, self._check = room or QuotaRoom(), check
 
     def missing(self, hashes: Iterable[str]) -> list[str]:
@@ -178,14 +178,15 @@ class EveryImage:
         Raises:
             NotFoundError: No tenant has sent it, or it was deleted.
         """
-        owners = [] if self._owners is None else [_folder(tenant) for tenant in self._owners(sha256)]
+        owners = [] if self._owners is None else [image_folder(tenant) for tenant in self._owners(sha256)]
         for folder in owners or self._blobs.folders():
             with suppress(BlobMissingError):
                 return self._blobs.get(f"{folder}/{sha256}")
         raise _no_image(sha256)
 
 
-def _folder(tenant_id: str) -> str:
+def image_folder(tenant_id: str) -> str:
+    """Return the folder of a tenant's images."""
     # Tenant ids come from an operator and may contain characters that a key may not.
     return hashlib.sha256(tenant_id.encode()).hexdigest()[:32]
 

@@ -62,42 +62,37 @@ class LocalBlobs:
 
     def has(self, key: str) -> bool:
         """See `Blobs`."""
-        return self._path(key).exists()
+        with _answers(self._path(key)), suppress(FileNotFoundError, NotADirectoryError):
+            self._path(key).stat()
+            return True
+        return False
 
     def files(self, key: str = "") -> list[BlobInfo]:
         """See `Blobs`."""
         top = self._path(key)
-        found = []
-        for folder, _, names in os.walk(top):
-            for name in names:
-                if name.startswith("."):
-                    continue
-                path = Path(folder, name)
-                with suppress(FileNotFoundError):  # another's, moved or removed meanwhile
-                    status = path.stat()
-                    found.append(
-                        BlobInfo(
-                            key=path.relative_to(top).as_posix(),
-                            bytes=status.st_size,
-                            written_at=status.st_mtime,
-                        )
-                    )
-        return sorted(found, key=lambda info: info.key)
+        with _answers(top):
+            return sorted(_files_below(top), key=lambda info: info.key)
 
     def folders(self, key: str = "") -> list[str]:
         """See `Blobs`."""
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._path(key)) as entries:
+        path = self._path(key)
+        with _answers(path), suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir())
         return []
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str) -> int:
         """See `Blobs`."""
         path = self._path(key)
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
+        with _answers(path):
+            if path.is_dir():
+                size = sum(info.bytes for info in self.files(key))
+                shutil.rmtree(path)
+                return size
             with suppress(FileNotFoundError, NotADirectoryError):
+                size = path.stat().st_size
                 path.unlink()
+                return size
+        return 0
 
     @contextmanager
     def filling(self, key: str) -> Iterator[Path]:
@@ -155,6 +150,24 @@ class LocalBlobs:
 
     def _path(self, key: str) -> Path:
         return self._root.joinpath(*key_parts(key))
+
+
+def _files_below(top: Path) -> Iterator[BlobInfo]:
+    for folder, _, names in os.walk(top, onerror=_unless_gone):
+        for name in names:
+            if name.startswith("."):
+                continue
+            path = Path(folder, name)
+            with suppress(FileNotFoundError):  # another's, moved or removed meanwhile
+                status = path.stat()
+                yield BlobInfo(
+                    key=path.relative_to(top).as_posix(), bytes=status.st_size, written_at=status.st_mtime
+                )
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _missing(file: Path) -> BlobsUnavailableError:

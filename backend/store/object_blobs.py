@@ -107,10 +107,15 @@ class ObjectBlobs:
             return []
         return sorted(entry["name"].rpartition("/")[2] for entry in found if entry["type"] == "directory")
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str) -> int:
         """See `Blobs`."""
+        top = self._path(key)
         with suppress(BlobMissingError), self._answers(key):
-            self._fs.rm(self._path(key), recursive=True)
+            found = self._fs.find(top, detail=True, withdirs=True)
+            if found:  # By name, because with `recursive` the file system would list once more.
+                self._fs.rm(sorted({top, *found}))
+            return sum(info["size"] for info in found.values() if info["type"] == "file")
+        return 0
 
     @contextmanager
     def filling(self, key: str) -> Iterator[Path]:

@@ -33,6 +33,7 @@ from backend.store.policy_calls import PolicyCalls, PolicyCallStore
 from backend.store.postgres import DatabaseUnreachableError
 from backend.store.references import ReferredPolicy, find_policy
 from backend.store.schema_version import HEAD, require_current_schema
+from backend.store.secret_rows import SecretRows
 from backend.store.service_parts import PartStore
 from backend.store.stored_facts import FactStore
 from backend.store.tables import images, jobs, tenants
@@ -56,7 +57,7 @@ __all__ = [
 
 
 class ServiceStore(
-    LeaseStore, JournalStore, PolicyStore, EpisodeStore, FactStore, PolicyCallStore, PartStore
+    LeaseStore, JournalStore, PolicyStore, EpisodeStore, FactStore, PolicyCallStore, PartStore, SecretRows
 ):
     """The store as the scheduler, job loops and pools see it."""
 
@@ -132,10 +133,16 @@ class Store:
         """Write a run that another service recorded; see `copied_runs.add_copied_run`."""
         add_copied_run(self._db, tenant_id, job, log, ledgers)
 
-    def has_job(self, job_id: str) -> bool:
-        """Return whether this job exists for any tenant."""
+    def has_job(self, job_id: str, *, before: float = float("inf")) -> bool:
+        """Return whether this job exists for any tenant, and was created before a time."""
         with self._db.read() as connection:
-            return job_row(connection, job_id) is not None
+            row = job_row(connection, job_id)
+            return row is not None and row.created_at < before
+
+    def tenants_with_images(self) -> list[str]:
+        """Return the tenants that have sent images."""
+        with self._db.read() as connection:
+            return list(connection.scalars(select(images.c.tenant_id).distinct()))
 
     def last_seqs(self, job_ids: Collection[str]) -> dict[str, int]:
         """Return the number of each job's newest event, in one cheap read; unknown jobs are left out."""

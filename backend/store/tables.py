@@ -234,6 +234,17 @@ images = Table(
     Index("images_by_sha256", "sha256"),
 )
 
+# Tokens of environment servers, keys of judges and external models; jobs have their names.
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("name", String, primary_key=True),
+    # Of the tenant and the secret: the same secret of a tenant is one row.
+    Column("sha256", String, nullable=False, unique=True),
+    Column("value", Text, nullable=False),
+    Column("stored_at", Float, nullable=False),
+)
+
 pools = Table(
     "pools",
     metadata,

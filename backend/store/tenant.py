@@ -33,6 +33,7 @@ from backend.store.policies import (
 )
 from backend.store.postgres import DuplicateRowError
 from backend.store.references import ReferredPolicy, find_policy
+from backend.store.secret_rows import put_secret
 from backend.store.tables import episodes, events, facts, jobs, policy_calls
 from backend.store.tenant_lists import TenantLists
 from backend.store.tenant_runs import TenantRuns
@@ -232,6 +233,11 @@ class TenantStore(TenantRuns, TenantLists):
         with self._db.write() as connection:
             change(connection, self._own(connection, job_id), self._clock())
             return job_view(self._own(connection, job_id))
+
+    def put_secret(self, value: str) -> str:
+        """Store a secret and return its name; the same secret has the same name while it is stored."""
+        with self._db.write() as connection:
+            return put_secret(connection, self.tenant_id, value, self._clock())
 
     def delete_job(self, job_id: str) -> None:
         """Delete an ended job, with its events and the records of its checkpoints; its files are left over.

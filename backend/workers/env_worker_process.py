@@ -10,7 +10,6 @@ import logging
 
 from backend.config import ServiceConfig
 from backend.external import judges, opponent_models
-from backend.external.environment_tokens import EnvTokens
 from backend.machine_paths import MachinePaths
 from backend.processes.children import one_question
 from backend.workers.env_worker import run_env_worker
@@ -36,7 +35,7 @@ def main() -> None:
             worker_id=question["worker_id"],
             max_episodes=config.episodes_per_worker,
             stall_seconds=config.environment_stall_seconds,
-            make_env=environment_maker(config.environment_urls, EnvTokens(config.tokens_dir)),
+            make_env=environment_maker(config.environment_urls),
             hide=MachinePaths(config).hidden_in_trajectory,
         )
 

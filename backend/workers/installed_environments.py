@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from backend.external import judges, opponent_models
-from backend.external.environment_tokens import EnvTokens
 from backend.external.urls import is_remote, pinned
 from tinkergym.registration.games import make_playable
 from tinkergym.rollout.environment_host import AnyEnv
@@ -15,23 +13,19 @@ from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.schema.jobs.parts import EnvironmentRef
 
 
-def environment_maker(listed: Sequence[str], tokens: EnvTokens) -> MakeEnv:
-    """Return a function that creates the environment of a stored job's reference.
+def environment_maker(listed: Sequence[str]) -> MakeEnv:
+    """Return a function that creates the environment of a leased episode's reference.
 
     Args:
         listed: `ServiceConfig.environment_urls`. Checked again here: the operator may have changed it since
             the job was accepted, and a name may resolve differently by now.
-        tokens: The folder of the jobs' tokens.
     """
     # Not a nested function: it must be picklable for environments in their own processes.
-    return partial(_make, tuple(listed), tokens)
+    return partial(_make, tuple(listed))
 
 
-def _make(listed: Sequence[str], tokens: EnvTokens, ref: EnvironmentRef) -> AnyEnv:
-    ref = pinned(tokens.fetch(ref), listed) if is_remote(ref) else judges.fetch(ref, tokens)
-    made: AnyEnv = seated(make_playable(ref))
+def _make(listed: Sequence[str], ref: EnvironmentRef) -> AnyEnv:
+    made: AnyEnv = seated(make_playable(pinned(ref, listed) if is_remote(ref) else ref))
     if isinstance(made, GameTable):
-        # Here the names of stored keys are replaced by the keys, for external models.
-        made.secrets = partial(opponent_models.fetch, tokens)
         made.only_marked_tools = True
     return made

@@ -11,6 +11,7 @@ from backend.catalog.models import load_renderer_bundle
 from backend.engines.protocol import Deliver
 from backend.engines.spread.orders import Done, EngineJoins, WantedPieces
 from backend.engines.spread.spread_engine import SpreadEngine
+from backend.external.episode_secrets import with_secrets
 from backend.workers.endpoint import Player
 from backend.workers.pool_health import PoolHealth
 from backend.workers.pool_images import PoolImages
@@ -27,7 +28,8 @@ from tinkergym.schema.views import RendererBundle
 _MOST_BUNDLES = 16
 """The number of cached renderers. Each has a tokenizer of several megabytes; jobs bring their own chat
 templates."""
-
+_MOST_SECRETS = 256
+"""The number of cached secrets; a name always means the same one."""
 
 _PROVEN_SECONDS = 3.0
 """For this long a sampled token proves that more can be."""
@@ -55,6 +57,7 @@ class PoolRoutes:
         self._sampled_at = float("-inf")
         self._bundle = lru_cache(maxsize=_MOST_BUNDLES)(self._load_bundle)
         """By the model, and the chat template that replaces its own."""
+        self._secret = lru_cache(maxsize=_MOST_SECRETS)(parts.store.secret)
 
     def sample(self, requests: Sequence[SampleRequest], deliver: Deliver, *, together: bool = False) -> None:
         """Answer each request once through `deliver`; `together` waits for all, see `SampleBatch`."""
@@ -84,8 +87,9 @@ class PoolRoutes:
         self._sampled_at = time.monotonic()
 
     def lease(self, request: LeaseRequest, job_id: str) -> LeaseReply:
-        """Lease episodes; waits for some."""
-        return self._parts.boards.lease(request, job_id)
+        """Lease episodes; waits for some. Only the service's own workers, which name no job, get secrets."""
+        reply = self._parts.boards.lease(request, job_id)
+        return reply if job_id else with_secrets(reply, self._secret)
 
     def vanished(self, worker_id: str, job_id: str) -> None:
         """Issue the episodes of a worker again whose connection broke."""

@@ -1,9 +1,11 @@
+import socket
 import stat
+from urllib.parse import urlsplit
 
 import pytest
 
 from backend.errors import ConfigError
-from backend.worker_url import any_port, is_answered, listen, remove, require_private, socket_path, unix_url
+from backend.worker_url import any_port, listen, remove, require_private, socket_path, unix_url
 
 
 @pytest.fixture(params=["unix", "tcp"])
@@ -11,11 +13,24 @@ def place(request, tmp_path):
     return unix_url(tmp_path / "pool-1.sock") if request.param == "unix" else any_port()
 
 
-def test_answers_a_worker_from_when_it_listens_until_it_ends(place, tmp_path):
+def connect(url):
+    path = socket_path(url)
+    family, address = (socket.AF_UNIX, str(path)) if path else (socket.AF_INET, url_parts(url))
+    with socket.socket(family) as connection:
+        connection.connect(address)
+
+
+def url_parts(url):
+    parts = urlsplit(url)
+    return parts.hostname, parts.port
+
+
+def test_listens_until_it_ends_and_leaves_nothing(place, tmp_path):
     listener, url = listen(place)
     with listener:
-        assert is_answered(url)
-    assert not is_answered(url)
+        connect(url)
+    with pytest.raises(ConnectionRefusedError):
+        connect(url)
     remove(url)
     assert list(tmp_path.iterdir()) == []
     remove(url)
@@ -25,7 +40,7 @@ def test_opens_socket_for_owner_only_and_replaces_a_leftover(tmp_path):
     url = unix_url(tmp_path / "pool-1.sock")
     with listen(url)[0], listen(url)[0]:
         assert stat.S_IMODE(socket_path(url).stat().st_mode) == 0o600
-        assert is_answered(url)
+        connect(url)
 
 
 def test_reports_taken_port_with_its_url():

@@ -7,7 +7,6 @@ from the service's storage.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 from tinkergym.errors import NoCompletionError
@@ -22,26 +21,21 @@ variable, as in a client, any may be called."""
 
 KEY_VARIABLE = "TINKERGYM_OPPONENT_KEY"
 
-ReadSecret = Callable[[str], str]
-
 _ATTEMPTS = 4
 
 
 class ExternalPlayer:
     """Plays one agent of one game by calling an external model for each move."""
 
-    def __init__(
-        self, model: External, *, system_prompt: str | None = None, secrets: ReadSecret | None = None
-    ) -> None:
+    def __init__(self, model: External, *, system_prompt: str | None = None) -> None:
         """Start; nothing is sent yet.
 
         Args:
             model: The model and how to call it.
             system_prompt: The game's own system prompt, for a player without one.
-            secrets: Returns the key for the name of a stored key; None uses keys unchanged.
         """
         self._model, self._prompt = model, system_prompt
-        key = secrets(model.api_key) if secrets is not None and model.api_key else model.api_key
+        key = model.api_key
         # A variable of a service's process belongs to its operator, not to the job's owner.
         if not key and ALLOWED_VARIABLE not in os.environ:
             key = os.environ.get(KEY_VARIABLE, "")

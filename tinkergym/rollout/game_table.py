@@ -15,7 +15,6 @@ from tinkergym.agent.coordinator import Position, Standing
 from tinkergym.errors import InvalidEnvironmentError
 from tinkergym.games.parallel import with_turns
 from tinkergym.rollout.environment_host import system_prompt_of
-from tinkergym.rollout.external_player import ReadSecret
 from tinkergym.rollout.table_players import SeatedPlayer, acting_failed, seat_player
 from tinkergym.rollout.table_tools import SeatToolbox
 from tinkergym.schema.episodes import TablePlayer
@@ -48,8 +47,6 @@ def seated(made: Any) -> Any:
 class GameTable:
     """One game. An agent's observations and rewards are those of `AECEnv.last` at its turn."""
 
-    secrets: ReadSecret | None = None
-    """Returns the key for the name of a stored key, if a service plays."""
     only_marked_tools = False
     """See `SeatToolbox`."""
 
@@ -140,7 +137,7 @@ class GameTable:
         """Seat the players of a game of this seed."""
         del seed
         return {
-            agent: (player, seat_player(self.unwrapped, agent, player, own_seed, self.secrets))
+            agent: (player, seat_player(self.unwrapped, agent, player, own_seed))
             for agent, (player, own_seed) in players.items()
         }
 

@@ -153,7 +153,7 @@ def _make(make_env: MakeEnv, environment: EnvironmentRef, spec: EnvSpec | None, 
         gym.registry[spec.id] = spec
     made: AnyEnv = seated(make_env(environment))
     try:
-        refuse_other_data(made, data_sha256, f"{environment.id} {environment.kwargs or ''}".strip())
+        refuse_other_data(made, data_sha256, environment.id)
     except BaseException:
         made.close()
         raise

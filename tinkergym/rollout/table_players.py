@@ -21,7 +21,7 @@ from tinkergym.games.against_opponent import TextPlayer
 from tinkergym.messages import observation_text
 from tinkergym.network.model_urls import origin_of
 from tinkergym.rollout.environment_host import system_prompt_of
-from tinkergym.rollout.external_player import ExternalPlayer, ReadSecret
+from tinkergym.rollout.external_player import ExternalPlayer
 from tinkergym.schema.episodes import TablePlayer
 
 
@@ -92,9 +92,7 @@ class RecordedPlayer:
         return self._left.pop()
 
 
-def seat_player(
-    game: Any, agent: str, player: TablePlayer, seed: int, secrets: ReadSecret | None = None
-) -> SeatedPlayer:
+def seat_player(game: Any, agent: str, player: TablePlayer, seed: int) -> SeatedPlayer:
     """Return the player of an agent in one episode.
 
     Args:
@@ -102,7 +100,6 @@ def seat_player(
         agent: The agent.
         player: The player drawn by the service.
         seed: Seed for this episode and seat.
-        secrets: See `ExternalPlayer`.
 
     Raises:
         InvalidRequestError: The game has no such player.
@@ -111,7 +108,7 @@ def seat_player(
         return RecordedPlayer(player.actions)
     if player.kind == "external":
         assert player.external is not None
-        return ExternalPlayer(player.external, system_prompt=system_prompt_of(game), secrets=secrets)
+        return ExternalPlayer(player.external, system_prompt=system_prompt_of(game))
     check_player(game, agent, player)
     return ScriptedPlayer(game, player.name, seed)
 

@@ -31,7 +31,7 @@ class TablePlayer(WireModel):
     actions: list[str] = Field([], max_length=MOST_TURNS)
     """Of a record, in order."""
     external: External | None = None
-    """For an external model, how to call it; in a service the key is replaced by its name."""
+    """For an external model, how to call it; a service's boards have the key's name instead of it."""
 
 
 class SeatPlan(WireModel):

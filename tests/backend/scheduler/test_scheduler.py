@@ -5,7 +5,7 @@ import time
 import pytest
 
 from backend.errors import ConfigError
-from backend.external.environment_tokens import EnvTokens
+from backend.external.environment_tokens import fetch, put_away
 from backend.scheduler.workers import EnvWorkerEnded, EnvWorkersSeen, PoolEnded, PoolReady, Running
 from backend.store.service_parts import lost_pools
 from tinkergym.errors import ServiceUnavailableError, UnknownModelError
@@ -107,20 +107,19 @@ def test_keeps_pool_that_is_sampled_or_has_a_job(world):
 
 
 def test_removes_environment_servers_token_soon_after_its_job_ended(world):
-    tokens = EnvTokens(world.config.tokens_dir)
     remote = EnvironmentRef(id="tinkergym/Remote-v0", kwargs={"url": "wss://e.org", "token": "a-secret"})
-    stored = tokens.put_away(remote, "ada")
     world.store.keys.ensure_tenant("ada")
     ada = world.store.tenant("ada")
+    stored = put_away(remote, ada)
     job_id = ada.create_job(RLSpec(environment=stored, steps=1), {}).job_id
     world.clock.now = time.time() + 1000
     world.scheduler.tick()
-    assert tokens.fetch(stored) == remote
+    assert fetch(stored, world.service.secret) == remote
     ada.request_cancel(job_id)
     world.clock.now += 10
     world.scheduler.tick()
     with pytest.raises(ConfigError, check=lambda error: error.field == "token"):
-        tokens.fetch(stored)
+        fetch(stored, world.service.secret)
 
 
 def test_queues_jobs_of_dead_pool_immediately_and_starts_another_pool(world):

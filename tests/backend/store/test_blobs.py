@@ -155,3 +155,11 @@ def test_names_full_disk_and_leaves_what_was_there(tmp_path, monkeypatch):
         blobs.put("one", b"after")
     assert blobs.get("one") == b"before"
     assert keys(blobs) == ["one"]
+
+
+def test_says_how_much_it_deleted(blobs):
+    fill(blobs, "a", one=b"123", two=b"45")
+    size = sum(info.bytes for info in blobs.files("a"))
+    assert (blobs.delete("a"), blobs.delete("a"), blobs.files("a")) == (size, 0, [])
+    blobs.put("b", b"1234")
+    assert (blobs.delete("b"), blobs.has("b")) == (4, False)

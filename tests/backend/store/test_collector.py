@@ -6,6 +6,8 @@ import pytest
 
 from backend.store.blobs import new_checkpoint_key
 from backend.store.collector import LEFT_OVER_SECONDS, Collector
+from backend.store.image_rows import ImageRow
+from backend.store.images import image_folder
 from backend.store.store import Store
 from tests.backend.store.blob_places import PLACES, fill, open_place
 from tinkergym.schema.events import CheckpointView
@@ -31,9 +33,8 @@ def job(store, spec, blobs):
 
 def collect(store, blobs, *, days):
     now = time.time() + days * LEFT_OVER_SECONDS
-    collector = Collector(
-        store, job_files=blobs.below("jobs"), uploads=blobs.below("uploads"), clock=lambda: now
-    )
+    places = {name: blobs.below(name) for name in ("uploads", "images")}
+    collector = Collector(store, job_files=blobs.below("jobs"), **places, clock=lambda: now)
     return list(collector.collect())
 
 
@@ -78,3 +79,25 @@ def test_skips_what_earlier_versions_left(store, blobs, job):
         blobs.put(f"jobs/{key}", b"left")
     collect(store, blobs, days=99)
     assert all(blobs.has(f"jobs/{key}") for key in hidden)
+
+
+def test_removes_images_without_row_only_where_rows_are_known(store, blobs, job):
+    folders = {tenant: image_folder(tenant) for tenant in ("ada", "bob")}
+    for folder in folders.values():
+        for name in ("known", "left"):
+            blobs.put(f"images/{folder}/{name}", b"an image")
+    store.tenant("ada").images.add([ImageRow(sha256="known", bytes=8, used_at=0.0)])
+    collect(store, blobs, days=0.9)
+    assert len(blobs.files("images")) == 4
+    collect(store, blobs, days=1.1)
+    assert [info.key for info in blobs.files(f"images/{folders['ada']}")] == ["known"]
+    assert len(blobs.files(f"images/{folders['bob']}")) == 2, "of an earlier version, which had no rows"
+
+
+def test_decides_by_jobs_from_before_its_start(store, spec, blobs):
+    blobs.put("jobs/job-other/episodes/step-000001/e1.zlib", b"another's")
+    places = {name: blobs.below(name) for name in ("uploads", "images")}
+    collector = Collector(store, job_files=blobs.below("jobs"), **places, clock=lambda: 0.0)
+    job_id = store.tenant("ada").create_job(spec, {}).job_id
+    blobs.put(f"jobs/{job_id}/episodes/step-000001/e1.zlib", b"ours")
+    assert not collector.is_ours()

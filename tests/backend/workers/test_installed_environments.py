@@ -3,7 +3,6 @@ import pickle
 import pytest
 
 import tinkergym as tg
-from backend.external.environment_tokens import EnvTokens
 from backend.workers.installed_environments import environment_maker
 from tests.environment_server import TOKEN, environment_server
 from tinkergym.errors import AuthenticationError, InvalidRequestError
@@ -12,26 +11,21 @@ from tinkergym.schema.jobs.parts import EnvironmentRef
 BOARD = "board/TicTacToeVs-v0"
 
 
-@pytest.fixture
-def tokens(tmp_path):
-    return EnvTokens(tmp_path)
-
-
-def test_plays_behind_listed_server_with_the_jobs_own_token(tokens, monkeypatch):
+def test_plays_behind_listed_server_with_the_jobs_own_token(monkeypatch):
     monkeypatch.setenv("TINKERGYM_ENV_TOKEN", TOKEN)
     with environment_server(BOARD) as url:
-        make = environment_maker([url], tokens)
+        make = environment_maker([url])
         ref = EnvironmentRef(id="tinkergym/Remote-v0", kwargs={"url": url, "token": TOKEN})
         # As for an environment in a process of its own.
-        env = pickle.loads(pickle.dumps(make))(tokens.put_away(ref, "ada"))
+        env = pickle.loads(pickle.dumps(make))(ref)
         assert env.reset(seed=1) == tg.make(BOARD).reset(seed=1)
         env.close()
         # The operator's own variable is not for jobs.
         with pytest.raises(AuthenticationError):
             make(EnvironmentRef(id="tinkergym/Remote-v0", kwargs={"url": url}))
         with pytest.raises(InvalidRequestError, check=lambda error: error.field == "environment.kwargs.url"):
-            environment_maker([], tokens)(tokens.put_away(ref, "ada"))
+            environment_maker([])(ref)
 
 
-def test_makes_packs_as_ever(tokens):
-    assert environment_maker([], tokens)(EnvironmentRef(id=BOARD)).reset(seed=1)
+def test_makes_packs_as_ever():
+    assert environment_maker([])(EnvironmentRef(id=BOARD)).reset(seed=1)

@@ -12,7 +12,6 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.opponents import External
 from tinkergym.registration.games import make_game
 from tinkergym.rollout.external_player import ALLOWED_VARIABLE, KEY_VARIABLE
-from tinkergym.rollout.game_table import PLAYERS, GameTable
 from tinkergym.rollout.play_list import play
 from tinkergym.rollout.table_players import ScriptedPlayer
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan, TablePlayer
@@ -134,15 +133,6 @@ def test_uses_processs_own_key_in_client_but_never_for_tenants(monkeypatch, in_s
             monkeypatch.setenv(ALLOWED_VARIABLE, json.dumps([server.origin]))
         played(of(server))
     assert {key for _, key, _ in server.asked} == {None if in_service else f"Bearer {KEY}"}
-
-
-def test_reads_stored_key_where_the_game_is_played():
-    with ChatServer(lambda messages: "5") as server:
-        table = GameTable(make_game("board/TicTacToe-v0"))
-        table.secrets = {"stored:1": KEY}.__getitem__
-        table.reset(seed=1, options={PLAYERS: {"o": (of(server, api_key="stored:1"), 0)}})
-        table.step("a1")
-    assert [key for _, key, _ in server.asked] == [f"Bearer {KEY}"]
 
 
 @pytest.mark.parametrize("url", ["ftp://host/v1", "host/v1", "https://me:secret@host/v1", "http://host:x/v1"])
