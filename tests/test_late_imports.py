@@ -27,6 +27,7 @@ DOORS = {
     ("backend/scheduler/actor_processes.py", "backend.scheduler.ray_ranks"),  # torch
     ("backend/scheduler/actor_processes.py", "backend.scheduler.ray_node"),  # Ray
     ("backend/scheduler/actor_processes.py", "backend.workers.pool_worker"),  # torch
+    ("backend/scheduler/actor_processes.py", "backend.workers.engine_host"),  # torch
     ("backend/scheduler/cluster_door.py", "ray"),
     ("backend/scheduler/cluster_door.py", "ray._private"),
     ("backend/scheduler/cluster_host.py", "backend.scheduler"),  # Ray

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import aiohttp
 
+from backend.network.worker_calls import KEEP_ALIVE_SECONDS, open_session, refusal
 from backend.store.store import PoolRecord
-from backend.worker_calls import KEEP_ALIVE_SECONDS, open_session, refusal
 from tinkergym.errors import ServiceUnavailableError
 
 Bytes = bytes | bytearray

@@ -24,7 +24,14 @@ from tinkergym.errors import TinkerGymError
 from tinkergym.registration.packs import find_packs
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.model import WireModel
-from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, RendererBundle, WantedRenderer
+from tinkergym.schema.views import (
+    EngineHostView,
+    EnvironmentView,
+    HealthView,
+    ModelView,
+    RendererBundle,
+    WantedRenderer,
+)
 
 router = APIRouter(prefix="/v1", route_class=FairRoute)
 
@@ -128,12 +135,13 @@ async def _renderer(request: Request, tenant: TenantStore, model: str, template:
 
 def _health(parts: GatewayParts, key: str, failing: Collection[str]) -> HealthView:
     missing = parts.missing.update(_missing(parts, failing), parts.clock())
-    owner, memory = False, dict[str, int]()
+    owner, memory, hosts = False, dict[str, int](), list[EngineHostView]()
     with suppress(TinkerGymError):  # The missing part is the database.
         tenant_id = parts.store.keys.tenant_of(key) if key else None
         owner = tenant_id is not None and parts.store.tenant(tenant_id).is_local_owner
         if owner:
             memory = {pool.model: pool.memory_bytes for pool in _pools(parts) if pool.memory_bytes}
+            hosts = _engine_hosts(parts)
     if not owner:
         # A loaded model may be a folder of the owner, whose name is private.
         missing = _named(missing, {pool_part(model) for model in parts.config.models})
@@ -143,8 +151,23 @@ def _health(parts: GatewayParts, key: str, failing: Collection[str]) -> HealthVi
         waiting_for=list(missing),
         missing_since=missing,
         memory=memory,
+        engine_hosts=hosts,
         operator_key=parts.operator_key.public,
     )
+
+
+def _engine_hosts(parts: GatewayParts) -> list[EngineHostView]:
+    now = parts.clock()
+    return [
+        EngineHostView(
+            engine_id=one.engine_id,
+            model=one.model,
+            node=one.node,
+            memory_bytes=one.memory_bytes,
+            silent_seconds=max(0.0, now - one.seen_at),
+        )
+        for one in parts.store.service().engine_hosts()
+    ]
 
 
 def _named(missing: dict[str, float], offered: set[str]) -> dict[str, float]:

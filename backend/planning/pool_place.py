@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from pydantic import TypeAdapter
 
@@ -90,11 +90,14 @@ class PoolPlace:
         found = [place(rank, asked) for rank in ranks]
         if ranks and ranks[0].number:  # On CPUs the first is part of the pool.
             found.insert(0, ProcessPlace(bundle=0, node_id=pool.node_id, cpus=asked))
-        return cls(
-            ranks=tuple(found),
-            engines=tuple(place(engine, engine.cpus) for engine in engines),
-            sleeps=placed.sleeps,
-        )
+        sampling = [place(engine, engine.cpus) for engine in engines]
+        if engines and engines[0].number:
+            sampling.insert(0, ProcessPlace(bundle=0, node_id=pool.node_id))
+        return cls(ranks=tuple(found), engines=tuple(sampling), sleeps=placed.sleeps)
+
+    def of_engine(self, number: int) -> PoolPlace:
+        """Return the place of an engine host alone."""
+        return PoolPlace(engines=(replace(self.engines[number], node_id=""),))
 
     def to_json(self) -> str:
         """Return it as text."""

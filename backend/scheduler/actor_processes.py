@@ -20,6 +20,7 @@ from typing import Any
 from backend import worker_url
 from backend.config import ServiceConfig
 from backend.episodes.env_worker_end import WorkerEnd, WorkerRemains
+from backend.network.worker_calls import WorkerAddress
 from backend.planning.pool_place import PoolPlace
 from backend.private_folder import make_private
 from backend.processes.children import die_with_parent, freeze_startup_objects
@@ -55,17 +56,11 @@ class PoolProcess:
         if self._place.sleeps:  # Learner and engine have room only in turns.
             config = config.model_copy(update={"sleep_while_learning": True})
         _keep_private(config)
-        if config.worker_transport == "unix" and not config.ray.address:
-            url = worker_url.unix_url(config.run_dir / f"{self._pool_id}.sock")
-        else:
-            host = own_address()
-            worker_url.require_private(host, private_network=config.private_network)
-            url = worker_url.any_port(host)
         self._worker = PoolWorker(
             config,
             pool_id=self._pool_id,
             model=self._model,
-            url=url,
+            url=_listens_at(config, self._pool_id, own_address()),
             token=self._token,
             start_ranks=partial(ray_ranks, self._place.ranks),
             place=self._place,
@@ -104,6 +99,61 @@ class PoolProcess:
         """Return the jobs to the queue and end."""
         if self._worker is not None:
             self._worker.close()
+        self._stopped.set()
+
+
+class EngineHostProcess:
+    """Runs in an actor: an engine host."""
+
+    def __init__(self, config_json: str, engine_id: str, pool_id: str, model: str, place_json: str) -> None:
+        die_with_parent()
+        self._place = PoolPlace.from_json(place_json)
+        if self._place.gpus:  # Before torch looks.
+            os.environ[VISIBLE] = ",".join(self._place.gpus)
+        self._config_json, self._engine_id = config_json, engine_id
+        self._pool_id, self._model = pool_id, model
+        self._host: Any = None
+        self._stopped = threading.Event()
+
+    def run(self, address: tuple[str, str]) -> None:
+        """Load the model, and serve the pool at this URL with this token until `stop`.
+
+        Raises:
+            TinkerGymError: The model cannot be loaded.
+        """
+        from backend.scheduler.ray_node import own_address
+        from backend.workers.engine_host import EngineHost
+
+        log_to_stderr()
+        config = ServiceConfig.model_validate_json(self._config_json)
+        _keep_private(config)
+        node = own_address()
+        self._host = EngineHost(
+            config,
+            engine_id=self._engine_id,
+            pool_id=self._pool_id,
+            model=self._model,
+            node=node if config.ray.address else "",
+            url=_listens_at(config, self._engine_id, node),
+            token=secrets.token_urlsafe(32),
+            pool=WorkerAddress(*address),
+            place=self._place,
+        )
+        freeze_startup_objects()
+        self._stopped.wait()
+
+    def wait(self) -> None:
+        """Return when `run` does; a caller that waits for this notices its death at once."""
+        self._stopped.wait()
+
+    def memory(self) -> int:
+        """Return the memory of this process and its children in bytes."""
+        return resident_bytes()
+
+    def stop(self) -> None:
+        """End."""
+        if self._host is not None:
+            self._host.close()
         self._stopped.set()
 
 
@@ -153,6 +203,14 @@ class EnvWorkerProcess:
     def kill(self) -> None:
         """Kill a child that hangs; `run` then returns."""
         self._child.kill()
+
+
+def _listens_at(config: ServiceConfig, name: str, host: str) -> str:
+    """Return where a worker of this name listens on this machine."""
+    if config.worker_transport == "unix" and not config.ray.address:
+        return worker_url.unix_url(config.run_dir / f"{name}.sock")
+    worker_url.require_private(host, private_network=config.private_network)
+    return worker_url.any_port(host)
 
 
 def _keep_private(config: ServiceConfig) -> None:

@@ -1,8 +1,8 @@
 """Runs our processes as actors of Ray, which `ray_start` started or joined.
 
-Ray holds no state that matters. Pools and environment workers are detached, named actors, so that a new
-scheduler finds those of the last one; their work is recorded in the store. A pool's id is in the names, and
-never used again. No process is reached by its number: it may be on another machine.
+Ray holds no state that matters. Pools, environment workers and engine hosts are detached, named actors, so
+that a new scheduler finds those of the last one; their work is recorded in the store. A pool's id is in the
+names, and never used again. No process is reached by its number: it may be on another machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from backend.episodes.env_worker_end import WorkerEnd, WorkerRemains
 from backend.errors import RankLostError
 from backend.planning.machines import Placed
 from backend.scheduler import early_worker, ray_groups
-from backend.scheduler.actor_processes import EnvWorkerProcess, PoolProcess
+from backend.scheduler.actor_processes import EngineHostProcess, EnvWorkerProcess, PoolProcess
 from backend.scheduler.child_environment import child_environment
 from backend.scheduler.model_wishes import share
 from backend.scheduler.ray_groups import ENV_WORKER_BUNDLE, POOL_BUNDLE
@@ -28,6 +28,7 @@ from backend.scheduler.ray_placing import Placing
 from backend.scheduler.unplaced import Unplaced
 from backend.scheduler.workers import (
     Change,
+    EngineHostEnded,
     EnvWorkerEnded,
     EnvWorkersSeen,
     PoolEnded,
@@ -51,7 +52,8 @@ def stop_everything(*, seconds: float) -> None:
     for name in _actor_names():
         with contextlib.suppress(ValueError):
             actors[name] = ray.get_actor(name)
-    stops = [actor.stop.remote() for name, actor in actors.items() if name.startswith("pool" + _SEPARATOR)]
+    stopping = ("pool" + _SEPARATOR, "engine_host" + _SEPARATOR)
+    stops = [actor.stop.remote() for name, actor in actors.items() if name.startswith(stopping)]
     with contextlib.suppress(Exception):
         ray.wait(stops, num_returns=len(stops), timeout=seconds)
     for actor in actors.values():
@@ -75,8 +77,9 @@ class RayWorkers:
         self._addresses: dict[str, Any] = {}
         """A reference to each pool's URL and token, which resolves when it listens."""
         self._env_workers: dict[str, tuple[str, Any]] = {}
+        self._engine_hosts: dict[str, tuple[str, Any]] = {}
         self._memory: dict[str, int] = {}
-        """Pools and environment workers, by their ids; as they last reported, in bytes."""
+        """Pools, environment workers and engine hosts, by their ids; as they last reported, in bytes."""
         self._silent: set[str] = set()
         """Environment workers that were ended because they hang."""
         self._ask_at: dict[str, float] = {}
@@ -89,7 +92,7 @@ class RayWorkers:
         found: list[Running] = []
         for name in _actor_names():
             kind, _, rest = name.partition(_SEPARATOR)
-            if kind not in {"pool", "env_worker"}:
+            if kind not in {"pool", "env_worker", "engine_host"}:
                 continue
             try:
                 actor = ray.get_actor(name)
@@ -100,15 +103,29 @@ class RayWorkers:
                 self._pools[pool_id] = actor
                 self._watched[actor.wait.remote()] = ("pool", pool_id)
                 found.append(Running(kind="pool", pool_id=pool_id, worker_id=pool_id, model=tail))
+            elif kind == "engine_host":
+                number, _, engine_id = tail.partition(_SEPARATOR)
+                self._engine_hosts[engine_id] = (pool_id, actor)
+                self._watched[actor.wait.remote()] = ("engine_host", engine_id)
+                found.append(
+                    Running(
+                        kind="engine_host",
+                        pool_id=pool_id,
+                        worker_id=engine_id,
+                        model="",
+                        number=int(number),
+                    )
+                )
             else:
                 self._env_workers[tail] = (pool_id, actor)
                 self._watched[actor.wait.remote()] = ("env_worker", tail)
                 found.append(Running(kind="env_worker", pool_id=pool_id, worker_id=tail, model=""))
         self._placing.adopt(self._pools)
-        for worker_id, (pool_id, actor) in list(self._env_workers.items()):
-            if pool_id not in self._pools:  # Its pool died while there was no scheduler.
-                del self._env_workers[worker_id]
-                _kill(actor)
+        for known in (self._env_workers, self._engine_hosts):
+            for worker_id, (pool_id, actor) in list(known.items()):
+                if pool_id not in self._pools:  # Its pool died while there was no scheduler.
+                    del known[worker_id]
+                    _kill(actor)
         return [process for process in found if process.pool_id in self._pools]
 
     def start_pool(self, pool_id: str, model: str, memory_bytes: int) -> None:
@@ -181,9 +198,40 @@ class RayWorkers:
             .remote(self._config_json, worker_id)
         )
         self._env_workers[worker_id] = (pool_id, actor)
+        self._watched[actor.run.remote(self._address_of(pool_id))] = ("env_worker", worker_id)
+
+    def engines_of(self, pool_id: str, model: str) -> int:
+        """Return how many engines a pool has in all; the first is in its own process."""
+        return len(self._placing.place(pool_id).engines) or self._config.placement_of(model).engines or 1
+
+    def start_engine_host(self, pool_id: str, engine_id: str, model: str, number: int) -> None:
+        """Start an engine host of a ready pool; `EngineHostEnded` follows when it ends."""
+        place = self._placing.place(pool_id).of_engine(number)
+        (own,) = place.engines
+        actor = (
+            ray.remote(max_restarts=0, max_concurrency=8)(EngineHostProcess)
+            .options(
+                name=_SEPARATOR.join(("engine_host", pool_id, str(number), engine_id)),
+                lifetime="detached",
+                num_cpus=own.cpus,
+                memory=own.memory_bytes,
+                scheduling_strategy=self._placing.bundle(pool_id, own.bundle),
+                runtime_env=self._runtime_env or None,
+            )
+            .remote(self._config_json, engine_id, pool_id, model, place.to_json())
+        )
+        self._engine_hosts[engine_id] = (pool_id, actor)
+        self._watched[actor.run.remote(self._address_of(pool_id))] = ("engine_host", engine_id)
+
+    def end_engine_host(self, pool_id: str, engine_id: str) -> None:
+        """Kill an engine host; `EngineHostEnded` follows."""
+        _, actor = self._engine_hosts.get(engine_id, ("", None))
+        _kill(actor)
+
+    def _address_of(self, pool_id: str) -> Any:
         if pool_id not in self._addresses:
             self._addresses[pool_id] = self._pools[pool_id].address.remote()
-        self._watched[actor.run.remote(self._addresses[pool_id])] = ("env_worker", worker_id)
+        return self._addresses[pool_id]
 
     def has_changes(self) -> bool:
         """Whether `changes` would return any."""
@@ -215,6 +263,12 @@ class RayWorkers:
                 refuses = isinstance(error, TinkerGymError) and not isinstance(error, RankLostError)
                 refused = cast(TinkerGymError, error) if about == "start" and refuses else None
                 found.append(PoolEnded(pool_id=who, error=refused))
+            elif about == "engine_host" and who in self._engine_hosts:
+                pool_id, actor = self._engine_hosts.pop(who)
+                self._memory.pop(who, None)
+                _kill(actor)
+                why = error if isinstance(error, TinkerGymError) else None
+                found.append(EngineHostEnded(pool_id=pool_id, engine_id=who, error=why))
             elif who in self._env_workers:
                 pool_id, actor = self._env_workers.pop(who)
                 self._memory.pop(who, None)
@@ -226,17 +280,18 @@ class RayWorkers:
         return found
 
     def memory(self) -> dict[str, int]:
-        """Return by pool the memory in bytes with its environment workers, without ranks.
+        """Return by pool the memory in bytes with its environment workers and engine hosts, without ranks.
 
         As they last reported; they are asked again now.
         """
         asked = {who for about, who in self._watched.values() if about == "memory"}
-        started = {who: actor for who, (_, actor) in self._env_workers.items() if actor is not None}
+        helpers = self._env_workers | self._engine_hosts
+        started = {who: actor for who, (_, actor) in helpers.items() if actor is not None}
         for who, actor in (self._pools | started).items():
             if who not in asked:
                 self._watched[actor.memory.remote()] = ("memory", who)
         found = {pool_id: self._memory[pool_id] for pool_id in self._pools if pool_id in self._memory}
-        for worker_id, (pool_id, _) in self._env_workers.items():
+        for worker_id, (pool_id, _) in helpers.items():
             if pool_id in found:
                 found[pool_id] += self._memory.get(worker_id, 0)
         return found
@@ -271,7 +326,7 @@ class RayWorkers:
                 actor.kill.remote()  # It then reports what its child was doing.
 
     def end_pool(self, pool_id: str) -> None:
-        """Kill a pool and its environment workers."""
+        """Kill a pool with its environment workers and engine hosts."""
         for known in (self._ask_at, self._addresses, self._memory):
             known.pop(pool_id, None)
         _kill(self._pools.pop(pool_id, None))
@@ -280,6 +335,11 @@ class RayWorkers:
                 del self._env_workers[worker_id]
                 self._silent.discard(worker_id)
                 self._memory.pop(worker_id, None)
+                _kill(actor)
+        for engine_id, (served, actor) in list(self._engine_hosts.items()):
+            if served == pool_id:
+                del self._engine_hosts[engine_id]
+                self._memory.pop(engine_id, None)
                 _kill(actor)
         self._placing.forget(pool_id)
 

@@ -102,6 +102,11 @@ class Placing:
         """Return the label selector for a process that needs no bundle; None if every node may be used."""
         return None if self._nodes is None else one_of(self._nodes.usable)
 
+    def place(self, pool_id: str) -> PoolPlace:
+        """Return where the processes of a placed pool run."""
+        placed = self._placed.get(pool_id)
+        return PoolPlace() if placed is None else self.place_of(placed)
+
     def place_of(self, placed: Placed) -> PoolPlace:
         """Return where a pool's processes run."""
         sizes = {machine.node_id: machine.gpus for machine in self.machines}

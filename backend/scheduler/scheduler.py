@@ -6,6 +6,7 @@ Its whole state is in the store and in the running processes, so a new one can t
     pools.Pools         the running pools; each ends once, and its jobs return to the queue
     pool_starts         which models get a pool; pauses and refusals after failed starts
     env_workers         the environment workers of each pool
+    engine_fleets       the engine hosts of each pool
     placements          which job was told to which pool, and why the others wait
     clock_watch         a jump of the clock makes nobody silent
 """
@@ -21,12 +22,14 @@ from backend.compute.memory import machine_bytes
 from backend.config import ServiceConfig
 from backend.external.environment_tokens import remove_unused
 from backend.scheduler.clock_watch import ClockWatch
+from backend.scheduler.engine_fleets import EngineFleets
 from backend.scheduler.env_workers import EnvWorkers
 from backend.scheduler.placements import Placements
 from backend.scheduler.pool_starts import PoolStarts
 from backend.scheduler.pools import DIED, Pools
 from backend.scheduler.workers import (
     Change,
+    EngineHostEnded,
     EnvWorkerEnded,
     EnvWorkersSeen,
     PoolEnded,
@@ -73,6 +76,7 @@ class Scheduler:
         self._pools = Pools(store, workers, config, memory())
         self._starts = PoolStarts(store, config, self._pools)
         self._env_workers = EnvWorkers(workers, config)
+        self._fleets = EngineFleets(store, workers, config)
         self._placements = Placements(store, workers, config, self._pools)
         self._unnoted: deque[Change] = deque()
         self._touched_at = self._swept_at = 0.0
@@ -81,6 +85,7 @@ class Scheduler:
         found = workers.running()
         self._pools.adopt(found, clock())
         self._env_workers.adopt(found)
+        self._fleets.adopt(found, clock())
 
     def due(self) -> bool:
         """Whether a tick could find anything: a commit, a change of a process, or the passing of time.
@@ -108,6 +113,7 @@ class Scheduler:
             for part in (self._placements, self._starts):
                 part.clock_set_back()
             self._pools.clock_set_back(now)
+            self._fleets.clock_set_back()
         if now - self._touched_at >= min(1.0, self._config.heartbeat_seconds):
             self._store.touch_part(_PART, now)
             self._touched_at = now
@@ -120,6 +126,7 @@ class Scheduler:
             self._unnoted.popleft()
         if not self._watch.patient(now):
             self._pools.end_silent(now)
+            self._fleets.end_silent(now)
             self._store.requeue_expired(now)
         queue = self._store.queue_groups()
         # After the queue: a job taken between the two is in both, and its pool not idle.
@@ -133,6 +140,7 @@ class Scheduler:
         self._pools.free_places(now)
         self._pools.forget_lost(wanted)
         self._env_workers.start_and_end(self._pools, now)
+        self._fleets.start_missing(self._pools, now)
         self._placements.place(queue, held, now)
         self._placements.explain(queue, held, self._starts)
         if now - self._swept_at >= _SWEEP_SECONDS:
@@ -155,5 +163,7 @@ class Scheduler:
             case EnvWorkerEnded(worker_id=worker_id, end=end):
                 _log.warning("environment worker %s ended: %s", worker_id, end)
                 self._env_workers.ended(change)
+            case EngineHostEnded():
+                self._fleets.ended(change, now)
             case EnvWorkersSeen():
                 self._env_workers.reported(change, now)

@@ -48,18 +48,30 @@ class EnvWorkersSeen:
     """Owners with a job for environment workers."""
 
 
-Change = PoolEnded | PoolReady | EnvWorkerEnded | EnvWorkersSeen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineHostEnded:
+    """An engine host's process is gone."""
+
+    pool_id: str
+    engine_id: str
+    error: TinkerGymError | None = None
+    """Why it refused to start, if it did."""
+
+
+Change = PoolEnded | PoolReady | EnvWorkerEnded | EnvWorkersSeen | EngineHostEnded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
     """A process found at the scheduler's start, started by the last scheduler."""
 
-    kind: Literal["pool", "env_worker"]
+    kind: Literal["pool", "env_worker", "engine_host"]
     pool_id: str
     worker_id: str
-    """The id of an environment worker; a pool's is its pool_id."""
+    """The id of an environment worker or an engine host; a pool's is its pool_id."""
     model: str
+    number: int = 0
+    """Of an engine host."""
 
 
 class WorkerPool(Protocol):
@@ -96,6 +108,18 @@ class WorkerPool(Protocol):
         """Start an environment worker that plays for a pool, which need not be ready yet."""
         ...
 
+    def engines_of(self, pool_id: str, model: str) -> int:
+        """Return how many engines a pool has in all; the first is in its own process."""
+        ...
+
+    def start_engine_host(self, pool_id: str, engine_id: str, model: str, number: int) -> None:
+        """Start an engine host of a ready pool; `EngineHostEnded` follows when it ends."""
+        ...
+
+    def end_engine_host(self, pool_id: str, engine_id: str) -> None:
+        """Kill an engine host; `EngineHostEnded` follows."""
+        ...
+
     def has_changes(self) -> bool:
         """Whether `changes` would return any."""
         ...
@@ -121,5 +145,5 @@ class WorkerPool(Protocol):
         ...
 
     def end_pool(self, pool_id: str) -> None:
-        """Kill a pool and its environment workers."""
+        """Kill a pool with its environment workers and engine hosts."""
         ...

@@ -99,6 +99,22 @@ class PoolRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineHostRecord:
+    """An engine host of a pool."""
+
+    engine_id: str
+    pool_id: str
+    model: str
+    node: str
+    """The address of its machine; empty on a service's only one."""
+    url: str
+    """See `backend.worker_url`."""
+    seen_at: float
+    memory_bytes: int = 0
+    """0 while unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedPool:
     """Why a model's pool failed at its last start."""
 

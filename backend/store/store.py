@@ -15,6 +15,7 @@ from sqlalchemy import select
 from backend.errors import ConfigError
 from backend.store.copied_runs import add_copied_run
 from backend.store.database import Database, SchedulerLock
+from backend.store.engine_hosts import EngineHostStore
 from backend.store.episodes import EpisodeStore
 from backend.store.job_rows import (
     MOST_QUEUE_REASON,
@@ -57,7 +58,15 @@ __all__ = [
 
 
 class ServiceStore(
-    LeaseStore, JournalStore, PolicyStore, EpisodeStore, FactStore, PolicyCallStore, PartStore, SecretRows
+    LeaseStore,
+    JournalStore,
+    PolicyStore,
+    EpisodeStore,
+    FactStore,
+    PolicyCallStore,
+    PartStore,
+    EngineHostStore,
+    SecretRows,
 ):
     """The store as the scheduler, job loops and pools see it."""
 

@@ -257,6 +257,19 @@ pools = Table(
     Column("memory_bytes", _LONG, nullable=False, server_default="0"),
 )
 
+engine_hosts = Table(
+    "engine_hosts",
+    metadata,
+    Column("engine_id", String, primary_key=True),
+    Column("pool_id", String, nullable=False),
+    Column("model", String, nullable=False),
+    # The address of the machine; empty on a service's only one.
+    Column("node", String, nullable=False),
+    Column("url", String, nullable=False),
+    Column("seen_at", Float, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False, server_default="0"),
+)
+
 wanted_pools = Table(
     "wanted_pools",
     metadata,

@@ -12,10 +12,11 @@ from backend.catalog.models import resolve_model
 from backend.compute.device_lock import DeviceLock, send_helpers_home
 from backend.config import ServiceConfig, VllmSettings
 from backend.engines.protocol import SamplingEngine
+from backend.engines.spread.spread_engine import SpreadEngine
 from backend.learner.checkpoints import Checkpoint
 from backend.learner.learner import Learner
 from backend.learner.parallel.data_parallel import DataParallelLearner
-from backend.learner.parallel.rank_process import StartRanks
+from backend.learner.parallel.rank_process import StartRanks, child_ranks
 from backend.planning.pool_place import PoolPlace
 from backend.policies.checkpoint_keeping import stored_weights
 from backend.policies.directory import PolicyDirectory, StoredPolicy
@@ -43,7 +44,7 @@ class ModelLoader:
         config: ServiceConfig,
         store: ServiceStore,
         model: str,
-        start_ranks: StartRanks,
+        start_ranks: StartRanks = child_ranks,
         place: PoolPlace | None = None,
     ) -> None:
         """Find the pool's own model and the device.
@@ -62,6 +63,8 @@ class ModelLoader:
         self._placement, self._place = config.placement_of(model), place or PoolPlace()
         self.ranks = len(self._place.ranks) or self._placement.learner.ranks or 1
         """How many processes the learner has."""
+        self.engines = len(self._place.engines) or self._placement.engines or 1
+        """How many engines the model has; the first is in the pool's process."""
         gpus = self._placement.gpus
         if place is None:
             self._device = device_of(gpus, ranks=self.ranks)
@@ -87,6 +90,17 @@ class ModelLoader:
         """
         return self._load(self.model, own=True)
 
+    def load_engine(self) -> SamplingEngine:
+        """Load the pool's own model into an engine alone.
+
+        Raises:
+            InvalidRequestError: The engine cannot run it.
+            MissingExtraError: The configured engine is not installed.
+        """
+        engine = self._engine(self._own_folder)
+        send_helpers_home()
+        return engine
+
     def load_guest(self, model: str) -> ServedModel:
         """Load another model in addition to the pool's own."""
         refuse_unfit(model, self.folder_of(model))
@@ -95,6 +109,10 @@ class ModelLoader:
     def _load(self, model: str, *, own: bool) -> ServedModel:
         folder = self.folder_of(model)
         engine = self._engine(folder)
+        spread: SpreadEngine | None = None
+        if own and self.engines > 1:
+            silent = self._config.lease_seconds
+            engine = spread = SpreadEngine(engine, folder=self._config.run_dir, silent_after=silent)
         try:
             learner = PoolLearner(self._own_learner if own else partial(self._learner, folder))
         except BaseException:
@@ -109,6 +127,7 @@ class ModelLoader:
                 engine, model_names={model}, find=self._stored_policy, keep_idle=self._config.idle_policies
             ),
             early=EarlyRequests(engine),
+            spread=spread,
         )
 
     def _resolved(self, model: str) -> Path:

@@ -25,3 +25,8 @@ def status(*, as_json: AsJson = False) -> None:
         out.print(f"certificates are signed by {health.operator_key}", highlight=False, soft_wrap=True)
     for model, size in sorted(health.memory.items()):
         out.print(f"{size / 1e9:8.2f} GB  {escape(model)}", highlight=False, soft_wrap=True)
+        for host in health.engine_hosts:
+            if host.model == model:
+                where = f"on {host.node}, " if host.node else ""
+                line = f"engine host {host.engine_id} {where}heard {host.silent_seconds:.0f} s ago"
+                out.print(f"{host.memory_bytes / 1e9:8.2f} GB    {line}", highlight=False, soft_wrap=True)

@@ -147,6 +147,19 @@ class ModelView(WireModel):
     description: str = ""
 
 
+class EngineHostView(WireModel):
+    """One more engine of a loaded model, in a process of its own."""
+
+    engine_id: str
+    model: str
+    node: str
+    """The address of its machine; empty on a service's only one."""
+    memory_bytes: int
+    """0 while unknown."""
+    silent_seconds: float
+    """Since its last heartbeat."""
+
+
 class HealthView(WireModel):
     """Whether the service responds, and what it is waiting for."""
 
@@ -159,6 +172,9 @@ class HealthView(WireModel):
     missing_since: dict[str, float] = {}
     """For each of them, since when, in Unix seconds."""
     memory: dict[str, int] = {}
-    """Bytes used by each loaded model with its environment workers; shown to the local owner only."""
+    """Bytes used by each loaded model with its environment workers and engine hosts; shown to the local owner
+    only."""
+    engine_hosts: list[EngineHostView] = Field([], max_length=10_000)
+    """Further engines of loaded models; shown to the local owner only."""
     operator_key: str = ""
     """The Ed25519 public key, in hexadecimal digits, that signs certificates."""

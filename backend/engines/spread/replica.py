@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from backend.engines.protocol import BASE_POLICY, Deliver
 from backend.engines.spread.orders import HeldVersion
-from backend.worker_calls import WorkerAddress
+from backend.network.worker_calls import WorkerAddress
 from tinkergym.schema.sampling import Completion, SampleBatch, SampleFailure, SampleRequest
 
 

@@ -25,7 +25,7 @@ from backend.engines.spread.orders import EngineJoins, HeldVersion, PublishOrder
 from backend.engines.spread.replica import AskedBatch, Replica
 from backend.engines.spread.replica_choice import ReplicaChoice
 from backend.engines.spread.weight_source import WeightSource
-from backend.worker_calls import WorkerAddress, WorkerCalls
+from backend.network.worker_calls import WorkerAddress, WorkerCalls
 from tinkergym.errors import PolicyVersionGoneError, ServiceUnavailableError, TinkerGymError, from_wire
 from tinkergym.schema.sampling import (
     Completion,

@@ -13,7 +13,7 @@ from backend.engines.spread.orders import EngineJoins, WantedPieces
 from backend.engines.spread.spread_engine import SpreadEngine
 from backend.engines.spread.weight_file import Piece
 from backend.engines.spread.weight_pull import WeightPull
-from backend.worker_calls import WorkerAddress, WorkerCalls
+from backend.network.worker_calls import WorkerAddress, WorkerCalls
 from backend.worker_url import any_port, unix_url
 from backend.workers.engine_endpoint import EngineEndpoint, HostedEngine
 from backend.workers.worker_server import WorkerServer, read_body

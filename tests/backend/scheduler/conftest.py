@@ -9,7 +9,7 @@ import pytest
 from backend.config import ServiceConfig
 from backend.scheduler.scheduler import Scheduler
 from backend.scheduler.unplaced import Unplaced
-from backend.scheduler.workers import Change, PoolReady, Running
+from backend.scheduler.workers import Change, EngineHostEnded, PoolReady, Running
 from backend.store.store import Store
 from backend.worker_url import unix_url
 from tests.backend.scheduler.hosts import Host
@@ -43,6 +43,9 @@ class ScriptedWorkers:
     nodes: dict[str, int] = field(default_factory=dict)
     """The memory of a cluster's nodes, in bytes."""
     node_by_model: dict[str, str] = field(default_factory=dict)
+    engines: int = 1
+    engine_hosts: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """The pool and the number of each."""
 
     def running(self) -> list[Running]:
         return self.found
@@ -65,6 +68,16 @@ class ScriptedWorkers:
     def start_env_worker(self, pool_id: str, worker_id: str) -> None:
         self.env_workers[worker_id] = pool_id
 
+    def engines_of(self, pool_id: str, model: str) -> int:
+        return self.engines
+
+    def start_engine_host(self, pool_id: str, engine_id: str, model: str, number: int) -> None:
+        self.engine_hosts[engine_id] = (pool_id, number)
+
+    def end_engine_host(self, pool_id: str, engine_id: str) -> None:
+        del self.engine_hosts[engine_id]
+        self.news.append(EngineHostEnded(pool_id=pool_id, engine_id=engine_id))
+
     def has_changes(self) -> bool:
         return bool(self.news)
 
@@ -86,6 +99,7 @@ class ScriptedWorkers:
 
     def end_pool(self, pool_id: str) -> None:
         self.pools.pop(pool_id, None)
+        self.engine_hosts = {one: its for one, its in self.engine_hosts.items() if its[0] != pool_id}
 
 
 class World:
