@@ -25,6 +25,7 @@ NAMES = (
     "gateway_load",
     "recovery",
     "reattach",
+    "batch_inference",
     "tracker_kills",
     "own_loop",
     "own_loop_kills",

@@ -58,11 +58,17 @@ class OutFile:
         with _writing(path):
             self._lines.parent.mkdir(parents=True, exist_ok=True)
             known = self._known(there) if there else None
-            self.finished = known is not None and _FINISHED in known
+            self.finished = known is not None and self._is_whole(known)
             if known is not None and self.finished:
                 self._take_totals(known)
             else:
                 self._open(known)
+
+    def _is_whole(self, known: Mapping[str, Any]) -> bool:
+        """Whether the run was finished, and its file is as it was then."""
+        if not known.get(_FINISHED):
+            return False
+        return self.path.exists() and (self._parquet or self.path.stat().st_size == known["bytes"])
 
     def _open(self, known: Mapping[str, Any] | None) -> None:
         if known is None:
@@ -104,7 +110,10 @@ class OutFile:
             if self._parquet:
                 write_parquet(self._lines, self.path)
             totals = ("done", "errors", "prompt_tokens", "completion_tokens")
-            self._write_about({_FINISHED: True, **{name: getattr(self, name) for name in totals}})
+            size = self.path.stat().st_size
+            self._write_about(
+                {_FINISHED: True, "bytes": size, **{name: getattr(self, name) for name in totals}}
+            )
         if self._parquet:
             self._lines.unlink()
         self.finished = True
