@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Tests what needs packages that are heavy or contradict this project's: the trackers, S3, ALFWorld, verifiers and OpenEnv.
-# Each gets a virtual environment of its own, so what is installed changes nothing for anybody else. A part whose packages
-# cannot be had says so, the others run, and the exit status is 3. `test_extras.sh alfworld verifiers` runs these.
+# Tests what needs packages that are heavy or contradict this project's: the trackers, S3, ALFWorld, verifiers, OpenEnv,
+# and clients of the OpenAI API. Each gets a virtual environment of its own, so what is installed changes nothing for
+# anybody else. A part whose packages cannot be had says so, the others run, and the exit status is 3.
+# `test_extras.sh alfworld verifiers` runs these.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PATIENCE_SECONDS=400  # without a way to the registry, pip tries again and again
-parts=${*:-trackers s3 deploy verifiers openenv alfworld} # by name only: verifiers-v0
+parts=${*:-trackers s3 deploy verifiers openenv alfworld clients} # by name only: verifiers-v0
 missing=0
 bounded() { if command -v timeout >/dev/null; then timeout --kill-after=10 "$@"; else shift; "$@"; fi; }
 purelib() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
@@ -69,6 +70,11 @@ for part in $parts; do
         have openenv openenv &&
             TINKERGYM_OPENENV_PYTHON=$PWD/.venvs/openenv/bin/python check .venv/bin/python \
                 tests/tinkergym/bridges/test_openenv_package.py
+        ;;
+    clients) # the newest ones: users install them without asking us
+        have clients openai litellm openai-agents langchain-openai &&
+            TINKERGYM_CLIENTS_PYTHON=$PWD/.venvs/clients/bin/python check .venv/bin/python \
+                tests/backend/openai_api/test_real_clients.py
         ;;
     *)
         echo "test-extras: there is no part $part" >&2

@@ -18,7 +18,7 @@ class RendererCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: BoundedDict[tuple[str, date], Renderer] = BoundedDict(_KEPT)
+        self._kept: BoundedDict[tuple[str, str, date], Renderer] = BoundedDict(_KEPT)
 
     def of(self, bundle: RendererBundle) -> Renderer:
         """Return the renderer of a bundle; blocks while it is built.
@@ -27,7 +27,7 @@ class RendererCache:
             TemplateError: Its template does not work.
         """
         # A template may write the date of the day on which its renderer was built.
-        key = bundle.sha256, date.today()
+        key = bundle.sha256, bundle.template_sha256, date.today()
         with self._lock:
             if (known := self._kept.get(key)) is not None:
                 return known

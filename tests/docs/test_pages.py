@@ -30,6 +30,10 @@ def test_runs_batch_inference_from_top_to_bottom(reader):
     reader.follow(DOCS / "guides" / "batch_inference.md")
 
 
+def test_runs_serve_a_policy_from_top_to_bottom(reader):
+    reader.follow(DOCS / "guides" / "serve_policy.md")
+
+
 @pytest.mark.full("installs a package")
 def test_installs_and_names_the_algorithm_of_the_page(reader, monkeypatch):
     monkeypatch.syspath_prepend(reader.environ["PYTHONPATH"])  # The service has the pack, too.

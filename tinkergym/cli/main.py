@@ -30,6 +30,10 @@ COMMANDS = {
         "Show whether the service is complete, and the memory of each loaded model.",
     ),
     "export": ("export:export", "Write a trained policy to a folder that transformers and PEFT load."),
+    "serve-policy": (
+        "serve_policy:serve_policy",
+        "Print the URL and name of a policy for programs that speak the OpenAI API, with examples.",
+    ),
     "verify": (
         "verify:verify",
         "Check a run's certificate: the JSON alone, or everything in its bundle.",

@@ -5,6 +5,8 @@ import re
 import httpx
 import pytest
 
+from backend.engines.failures import failure
+from backend.engines.structured import structure_refused
 from backend.testing.scripted_service import ScriptedService
 
 
@@ -17,6 +19,15 @@ def say(prompt):
 @pytest.fixture(scope="session")
 def service():
     with ScriptedService(say, context_length=512) as service:
+        answers = service.pool.answers
+
+        def without_structure(requests):
+            """Refuse structured output, as most engines do."""
+            refusals = {one.request_id: structure_refused(one, "scripted") for one in requests}
+            found = answers([one for one in requests if refusals[one.request_id] is None])
+            return found + [failure(one, error) for one in requests if (error := refusals[one.request_id])]
+
+        service.pool.answers = without_structure
         yield service
 
 

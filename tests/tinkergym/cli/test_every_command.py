@@ -77,6 +77,7 @@ TABLE = {
     "compare": (ONE, ["a.jsonl", "b.jsonl"], "difference"),
     "replay": (LINES, ["a.jsonl"], "trajectory"),
     "tokens": (ONE, ["nano"], "exact"),
+    "serve-policy": (ONE, ["nano"], "model"),
     # These become programs of the service, whose own tests read what they print.
     "serve": ("backend.app.supervisor", [], ""),
     "view": ("backend.app.run_viewer", ["run.bundle.tar"], ""),

@@ -1,0 +1,107 @@
+"""A stream says what the whole response says, wherever its parts are cut."""
+
+import random
+
+import pytest
+
+from tests.tinkergym.agent.test_tool_turns import ADD
+from tests.tinkergym.datasets.test_layouts import CALLING
+from tinkergym.agent.renderer import Renderer
+from tinkergym.openai_api.chat_choices import chat_choices
+from tinkergym.openai_api.chat_request import ChatRequest
+from tinkergym.openai_api.chat_stream import ChatStream
+from tinkergym.openai_api.token_requests import chat_prompt
+from tinkergym.schema.sampling import Completion, CompletionPart
+from tinkergym.testing.bundles import byte_bundle
+
+CALL = '<call>add {"a": 1}</call>'
+TEXTS = [
+    *(
+        "hello",
+        "",
+        "é 漢字 🙂",
+        f"I add. \n{CALL}",
+        CALL,
+        f"{CALL}{CALL}",
+        "<call>add",
+        "<call>add {}</call> x",
+    ),
+    f"<think>\n{CALL}\n</think>\n\nno call",
+    "spaces   \n",
+]
+
+
+@pytest.fixture(scope="module")
+def renderer():
+    return Renderer.from_bundle(byte_bundle(chat_template=CALLING))
+
+
+def completion(renderer, text, **more):
+    ids = renderer.encode_answer(text)
+    settings = {"finish_reason": "stop", "policy_version": 3, **more}
+    logprobs = [-0.5 * place for place in range(len(ids))]
+    return Completion(request_id="r", token_ids=ids, sampling_logprobs=logprobs, **settings)
+
+
+def part(whole, start, end):
+    return CompletionPart(
+        request_id="r",
+        start=start,
+        token_ids=whole.token_ids[start:end],
+        sampling_logprobs=whole.sampling_logprobs[start:end],
+        policy_version=3,
+    )
+
+
+def joined(events):
+    """Return the message, the tokens and the reason that the events of one choice say."""
+    content, calls, ids, logprobs, reasons = None, [], [], [], []
+    for event in events:
+        (choice,) = event.choices
+        if choice.delta.content:
+            content = (content or "") + choice.delta.content
+        calls += [(call.index, call.id, call.function) for call in choice.delta.tool_calls or ()]
+        ids += choice.token_ids or []
+        logprobs += choice.logprobs.content if choice.logprobs else []
+        reasons += [choice.finish_reason] if choice.finish_reason else []
+    return content, calls, ids, logprobs, reasons
+
+
+@pytest.mark.parametrize("tools", [[], [ADD]])
+@pytest.mark.parametrize("text", TEXTS)
+def test_says_what_the_whole_response_says(renderer, text, tools):
+    wanted = ChatRequest(
+        model="m",
+        messages=[{"role": "user", "content": "u"}],
+        tools=tools,
+        logprobs=True,
+        return_token_ids=True,
+    )
+    prompt, whole = chat_prompt(renderer, wanted), completion(renderer, text)
+    (choice,) = chat_choices(prompt, wanted, [whole], "id", 0).choices
+    made = [(at, call.id, call.function) for at, call in enumerate(choice.message.tool_calls or ())]
+    said = (choice.message.content or None, made, whole.token_ids)
+    most = len(whole.token_ids) - 1
+    for cuts in ([], range(1, most), *([cut] for cut in range(1, most)), [most]):
+        stream, events, start = ChatStream(prompt, wanted, "id", 0), [], 0
+        for end in cuts:
+            events += stream.part(0, part(whole, start, end))
+            start = end
+        events += stream.end(0, whole)
+        content, calls, ids, logprobs, reasons = joined(events)
+        assert (content, calls, ids) == said
+        assert logprobs == choice.logprobs.content
+        assert reasons == [choice.finish_reason]
+
+
+def test_takes_tokens_again_that_a_restarted_engine_repeats(renderer):
+    wanted = ChatRequest(model="m", messages=[{"role": "user", "content": "u"}], return_token_ids=True)
+    prompt, whole = chat_prompt(renderer, wanted), completion(renderer, "a longer answer")
+    drawn = random.Random(3)
+    stream = ChatStream(prompt, wanted, "id", 0)
+    events = [*stream.part(0, part(whole, 0, 5))]
+    for _ in range(20):
+        start = drawn.randrange(len(whole.token_ids) - 1)
+        events += stream.part(0, part(whole, start, drawn.randrange(start, len(whole.token_ids)) or 1))
+    events += stream.end(0, whole)
+    assert joined(events)[:3] == ("a longer answer", [], whole.token_ids)
