@@ -31,6 +31,7 @@ NAMES = (
     "own_loop_kills",
     "remote_env",
     "bench_engine",
+    "engine_replicas",
     "multi_turn",
     "http_sampling",
     "learner_speed",
