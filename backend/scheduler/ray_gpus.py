@@ -79,8 +79,9 @@ class NodeGpus:
             self._holders[node_id] = ray.get_actor(name)  # Of the scheduler before this one.
         except ValueError:
             free = int(ray._private.state.available_resources_per_node().get(node_id, {}).get("GPU", 0))
-            if not free:
-                return  # Others have them all.
+            if not free:  # Others have them all; asked again at the next look.
+                self._known[node_id] = {}
+                return
             holder = ray.remote(max_restarts=0)(GpuHolder).options(
                 name=name,
                 lifetime="detached",
@@ -100,5 +101,5 @@ class NodeGpus:
             with contextlib.suppress(Exception):
                 ray.kill(self._holders.pop(node_id), no_restart=True)
             return
-        if not self._known[node_id]:
+        if not self._known[node_id]:  # Its CPUs are.
             _log.warning("the GPUs of node %s are not used, their memory is unknown: set gpu_bytes", node_id)

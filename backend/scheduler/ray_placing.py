@@ -27,6 +27,8 @@ _PLACED_SECONDS = 0.2
 """How long a new pool's group is waited for, which takes milliseconds where there is room."""
 _PLAN_SECONDS = 10.0
 """A place that Ray has not given after this long is planned anew."""
+_JOIN_SECONDS = 30.0
+"""After the last change of a cluster's nodes, no model is called impossible for this long."""
 
 
 @dataclass(slots=True)
@@ -57,6 +59,8 @@ class Placing:
         self._nodes_seen: frozenset[tuple[str, int]] = frozenset()
         self._impossible_on: frozenset[tuple[str, int]] = frozenset()
         self._impossible: dict[str, str] = {}
+        self._impossible_is_due = False
+        self._nodes_changed_at = 0.0
 
     @property
     def machines(self) -> list[Machine]:
@@ -122,10 +126,14 @@ class Placing:
 
     def impossible(self) -> dict[str, str]:
         """Return why models of the settings have no place on these nodes, whatever else runs there."""
-        machines = self.machines
+        machines, now = self.machines, time.monotonic()
         seen = _seen(machines)
         if seen != self._impossible_on:
-            self._impossible, self._impossible_on = impossible_on(self._config, machines), seen
+            self._impossible, self._impossible_on, self._nodes_changed_at = {}, seen, now
+            self._impossible_is_due = True
+        # Nodes of a cluster join one after the other.
+        if self._impossible_is_due and (not self._nodes or now - self._nodes_changed_at >= _JOIN_SECONDS):
+            self._impossible, self._impossible_is_due = impossible_on(self._config, machines), False
         return self._impossible
 
     def node_bytes(self) -> dict[str, int]:
@@ -142,11 +150,13 @@ class Placing:
         machines = self.machines
         seen = _seen(machines)
         now, changed = time.monotonic(), seen != self._nodes_seen
-        self._nodes_seen = seen
+        self._nodes_seen, not_given = seen, set()
         for pool_id, pool in self._wanted.items():
-            if pool.placed is not None and (changed or now - pool.asked_at >= _PLAN_SECONDS):
+            late = now - pool.asked_at >= _PLAN_SECONDS
+            if pool.placed is not None and (changed or late):
                 self._groups.remove(pool_id)
                 pool.placed = None
+                not_given |= {pool_id} if late else set()
         asked = [pool.placed for pool in self._wanted.values() if pool.placed is not None]
         wishes = [pool.wish for pool in self._wanted.values() if pool.placed is None]
         refusals = "" if self._nodes is None else self._nodes.refusals()
@@ -155,7 +165,7 @@ class Placing:
             if isinstance(found, NotPlaced):
                 pool.reason = why_unplaced(found, nodes=machines, refusals=refusals)
                 continue
-            if pool.asked_at:  # Ray did not give it within a while.
+            if pool_id in not_given:
                 pool.reason = why_unplaced(None, nodes=machines, refusals=refusals)
             pool.placed, pool.asked_at = found, now
             self._groups.reserve(pool_id, found, on_nodes=self._nodes is not None)

@@ -87,13 +87,13 @@ class Cluster:
         assert answer.status_code == 200, answer.text
         return list(json.loads(answer.text.splitlines()[0])["token_ids"])
 
-    def submit(self, model: str = "nano") -> str:
+    def submit(self, model: str = "nano", steps: int = 6) -> str:
         spec = RLSpec(
             environment=EnvironmentRef(id="board/TicTacToeVs-v0"),
             model=model,
             algorithm=GRPO(group_size=4, groups_per_step=4),
             sampling=Sampling(max_turn_tokens=8),
-            steps=6,
+            steps=steps,
             seed=3,
             deterministic=True,
             checkpoint_every=2,

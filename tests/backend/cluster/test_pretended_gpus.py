@@ -17,7 +17,7 @@ from tinkergym.schema.events import JobState
 pytestmark = [
     pytest.mark.service,
     pytest.mark.full("starts Ray on several hosts"),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1500),
     pytest.mark.skipif(bool(missing()), reason=missing() or "-"),
 ]
 GPU_BYTES = 80 * 10**9
@@ -49,9 +49,9 @@ def test_places_three_models_on_pretended_gpus_and_moves_them():
         settings = {f"models.{model}.placement.learner.ranks": RANKS[model] for model in MODELS}
         settings |= {f"models.{model}.placement.engines": 1 for model in MODELS}
         cluster.serve(0, gpu_bytes=GPU_BYTES, preload="[]", **settings)
-        jobs = [cluster.submit(model) for model in MODELS for _ in range(2)]
+        jobs = [cluster.submit(model, steps=3) for model in MODELS for _ in range(2)]
         service = cluster.store.service()
-        until(lambda: all(service.job(job).step >= 1 for job in jobs), "six jobs that learn")
+        until(lambda: all(service.job(job).step >= 1 for job in jobs), "six jobs that learn", 600)
         names, placed = plans(cluster)
         assert {one.model: len(one.of("rank")) for one in placed} == RANKS
         assert {one.model: one.gpus for one in placed} == RANKS
@@ -68,7 +68,7 @@ def test_places_three_models_on_pretended_gpus_and_moves_them():
         }
         lost = planned.pop()
         cluster.hosts.cut(lost)
-        until(lambda: all(service.job(job).state.final for job in jobs), "the jobs' end", 400)
+        until(lambda: all(service.job(job).state.final for job in jobs), "the jobs' end", 600)
         assert {service.job(job).state for job in jobs} == {JobState.COMPLETED}
         names, placed = plans(cluster)
         assert {hosts[names[part.node_id]] for one in placed for part in one.parts} == {1, 2} - {lost}
