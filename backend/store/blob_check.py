@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 from backend.errors import BlobsUnavailableError, ConfigError
@@ -28,6 +29,8 @@ def require_usable(blobs: Blobs) -> None:
         elif isinstance(cause, PermissionError):
             what = f"the credentials may not write, read and delete in {where}: {cause}"
             hint = "allow GetObject, PutObject, DeleteObject and ListBucket there"
+        elif isinstance(cause, TimeoutError | asyncio.TimeoutError):
+            what, hint = f"{where} does not answer", "check the network, and AWS_ENDPOINT_URL if it is set"
         else:
             what = f"{where} cannot be used: {type(cause).__name__}: {cause}"
             hint = "check the setting blobs, the credentials, and AWS_ENDPOINT_URL if it is not Amazon's"

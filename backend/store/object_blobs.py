@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import functools
 import os
@@ -32,19 +33,30 @@ _FULL = ("QuotaExceeded", "StorageFull", "InsufficientStorage", "XAmzStorageFull
 class ObjectBlobs:
     """Blobs below a URL. Folders are read through a cache of this node."""
 
-    def __init__(self, url: str, cache: FolderCache) -> None:
+    def __init__(self, url: str, cache: FolderCache, *, answer_seconds: float = 30.0) -> None:
         """Use the store at `url`; nothing is sent yet.
+
+        Args:
+            url: Where it is.
+            cache: Where folders are read from.
+            answer_seconds: How long a write may take, and a second for each MiB: without this, a server that
+                accepts connections and says nothing is waited for forever.
 
         Raises:
             MissingExtraError: What speaks the URL's protocol is not installed.
             ConfigError: Its protocol is not known.
         """
-        self._url, self._cache = url.rstrip("/"), cache
+        self._url, self._cache, self._answer_seconds = url.rstrip("/"), cache, answer_seconds
         self._fs = _file_system(self._url)
         self._root = str(self._fs._strip_protocol(self._url)).rstrip("/")
 
     def __reduce__(self) -> tuple[type[ObjectBlobs], tuple[str, FolderCache]]:
         return ObjectBlobs, (self._url, self._cache)
+
+    def _within(self, size: int) -> dict[str, float]:
+        """Return the time limit of a write for file systems that have one."""
+        asynchronous = getattr(self._fs, "async_impl", False)
+        return {"timeout": self._answer_seconds + size / 2**20} if asynchronous else {}
 
     def below(self, key: str) -> ObjectBlobs:
         """See `Blobs`."""
@@ -57,7 +69,7 @@ class ObjectBlobs:
     def put(self, key: str, content: bytes | bytearray) -> None:
         """See `Blobs`."""
         with self._answers(key):
-            self._fs.pipe_file(self._path(key), bytes(content))
+            self._fs.pipe_file(self._path(key), bytes(content), **self._within(len(content)))
 
     def get(self, key: str) -> bytes:
         """See `Blobs`."""
@@ -69,7 +81,8 @@ class ObjectBlobs:
         """See `Blobs`."""
         # One part at a time: with s3fs's defaults, 64 MiB take 129 MiB of memory.
         with self._answers(key):
-            self._fs.put_file(str(path), self._path(key), chunksize=_PART_BYTES, max_concurrency=1)
+            limit = self._within(path.stat().st_size)
+            self._fs.put_file(str(path), self._path(key), chunksize=_PART_BYTES, max_concurrency=1, **limit)
 
     @contextmanager
     def reading(self, key: str) -> Iterator[Path]:
@@ -175,8 +188,10 @@ class ObjectBlobs:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: Exception) -> BlobsUnavailableError:
+        silent = isinstance(error, TimeoutError | asyncio.TimeoutError)
+        what = "does not answer" if silent else f"answers {type(error).__name__}: {error}"
         return BlobsUnavailableError(
-            f"blob store unavailable: {self._url} answers {type(error).__name__}: {error}",
+            f"blob store unavailable: {self._url} {what}",
             hint="check the network, the bucket and the credentials; jobs wait and go on by themselves",
         )
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 from backend.config import ServiceConfig
 from backend.errors import ConfigError
 from backend.store.blob_check import require_usable
+from backend.store.folder_cache import FolderCache
 from backend.store.local_blobs import LocalBlobs
+from backend.store.object_blobs import ObjectBlobs, _opened
 from tests.backend.store.blob_places import HAS_S3, PLACES, open_place
 from tinkergym.errors import MissingExtraError
 
@@ -56,3 +59,14 @@ def test_starts_no_service_on_an_unusable_bucket(s3_server, tmp_path, server, sa
     )
     (line,) = done.stderr.splitlines()
     assert (done.returncode, said in line) == (1, True), line
+
+
+@pytest.mark.skipif(not HAS_S3, reason="needs s3fs and moto: make test-all PARTS=s3")
+def test_ends_where_a_server_never_answers(monkeypatch, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        _opened.cache_clear()
+        blobs = ObjectBlobs("s3://bucket", FolderCache(tmp_path, most_bytes=1), answer_seconds=1.0)
+        with pytest.raises(ConfigError, check=lambda error: error.field == "blobs"):
+            require_usable(blobs)
+    _opened.cache_clear()
