@@ -4,9 +4,9 @@
 import { h } from "./dom.js";
 import { number, whole } from "./format.js";
 
-// Okabe and Ito's palette, which color-blind people can tell apart; and dashes, for those who print.
+// Okabe and Ito's palette, which color-blind people can tell apart. Further lines are thicker: dashes along
+// thousands of short strokes take seconds to draw.
 export const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f"];
-const DASHES = [[], [6, 3], [2, 2], [8, 3, 2, 3], [4, 4], [1, 3]];
 const LEFT = 52, RIGHT = 10, TOP = 8, BOTTOM = 22, HEIGHT = 190;
 
 export class Chart {
@@ -137,7 +137,6 @@ export class Chart {
     [...this.lines.keys()].reverse().forEach((index) => this.#line(pen, index, heights, x, y));
     if (this.at !== undefined) {
       pen.strokeStyle = ink;
-      pen.setLineDash([]);
       pen.strokeRect(Math.round(x(this.at)) + 0.5, TOP, 0, HEIGHT - TOP - BOTTOM);
     }
     pen.restore();
@@ -178,8 +177,7 @@ export class Chart {
     const line = this.lines[index], values = heights[index];
     const color = COLORS[(line.color ?? index) % COLORS.length];
     pen.strokeStyle = pen.fillStyle = color;
-    pen.lineWidth = 1.6;
-    pen.setLineDash(this.options.stacked ? [] : DASHES[Math.floor((line.color ?? index) / 2) % DASHES.length]);
+    pen.lineWidth = 1.5 + 1.5 * Math.floor((line.color ?? index) / COLORS.length);
     if (line.low) {
       line.steps.forEach((step, at) => pen.strokeRect(x(step), y(line.high[at]), 0, y(line.low[at]) - y(line.high[at])));
     }

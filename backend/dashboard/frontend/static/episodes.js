@@ -20,11 +20,11 @@ export async function show(main, jobId) {
     failed: asked.get("failed") === "1", seats: asked.get("seats") === "all", text: asked.get("text") ?? "",
   };
   const path = `/dashboard/jobs/${encodeURIComponent(jobId)}`;
-  let rows = [], shown = [], order = ["step", -1], reading = 0;
+  let rows = [], shown = [], order = ["step", -1], reading = 0, painted = [0, 0], drawn = 0;
   document.title = `Episodes of ${jobId} · tinkergym`;
 
   const status = h("span", { class: "quiet", role: "status" }), trouble = h("div"), chart = h("div", { class: "bins", role: "group", "aria-label": "Histogram of returns; each bar filters" });
-  const body = h("div", { class: "rows", role: "list" }), scroller = h("div", { class: "virtual", tabindex: 0, "aria-label": "Episodes", onscroll: () => requestAnimationFrame(paint) }, body);
+  const body = h("div", { class: "rows", role: "list" }), scroller = h("div", { class: "virtual", tabindex: 0, "aria-label": "Episodes", onscroll: () => requestAnimationFrame(() => paint(false)) }, body);
   const reasons = h("select", { onchange: (event) => change("reason", event.target.value) }), agents = h("select", { onchange: (event) => change("agent", event.target.value) });
   const environments = h("select", { onchange: (event) => change("environment", event.target.value) });
 
@@ -69,7 +69,7 @@ export async function show(main, jobId) {
         rows.push(...spread(page));
         before = page.next_before;
         status.textContent = before === null ? `${whole(rows.length)} read` : `reading: ${whole(done)} of ${whole(total)} steps`;
-        draw();
+        if (before === null || performance.now() - drawn > 1000) draw(); // each takes longer, the more there are
       } while (before !== null);
     } catch (error) {
       replace(trouble, problem(error));
@@ -93,11 +93,16 @@ export async function show(main, jobId) {
     histogram(most);
     body.style.setProperty("height", `${Math.max(1, shown.length) * ROW}px`);
     paint();
+    drawn = performance.now();
   }
 
-  function paint() {
-    const first = Math.max(0, Math.floor(scroller.scrollTop / ROW) - 10);
-    const some = shown.slice(first, first + Math.ceil(scroller.clientHeight / ROW) + 20);
+  // Scrolling a little shows rows that are there already.
+  function paint(isNew = true) {
+    const top = Math.floor(scroller.scrollTop / ROW), visible = Math.ceil(scroller.clientHeight / ROW);
+    if (!isNew && top >= painted[0] && Math.min(top + visible, shown.length) <= painted[1]) return;
+    const first = Math.max(0, top - 20);
+    const some = shown.slice(first, top + visible + 20);
+    painted = [first, first + some.length];
     replace(body, some.length ? some.map((row, at) => line(row, first + at)) : h("p", { class: "quiet empty" }, rows.length ? "No episode matches." : "No stored episodes yet."));
   }
 
