@@ -71,7 +71,7 @@ def test_takes_up_the_job_of_a_killed_client(client, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import tinkergym as tg\n"
-        f"job = tg.Client().train({BOARD!r}, steps=4, rollout='client', client_timeout_seconds=1.0,\n"
+        f"job = tg.Client().train({BOARD!r}, steps=2, rollout='client', client_timeout_seconds=1.0,\n"
         "    algorithm=tg.GRPO(group_size=4, groups_per_step=2))\n"
         "for event in job.events():\n"
         "    print(job.id, event.body.type, flush=True)\n"
@@ -87,7 +87,7 @@ def test_takes_up_the_job_of_a_killed_client(client, tmp_path):
     states = (event.body.state for event in watched.events() if isinstance(event.body, StateEvent))
     if watched.view().state is not JobState.COMPLETED:
         assert JobState.WAITING_FOR_CLIENT in states
-    assert client.attach(job_id).wait().step == 4
+    assert client.attach(job_id).wait().step == 2
 
 
 def test_trains_by_a_script_of_its_own(service, monkeypatch, tmp_path, capsys):

@@ -47,8 +47,18 @@ def most_kept(learner, batch):
     return most
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("family", [None, "gpt2", "gemma2_softcap"])
+@pytest.mark.parametrize(
+    ("workers", "family"),
+    [
+        (2, None),
+        (1, "gpt2"),
+        (1, "gemma2_softcap"),
+        *(
+            pytest.param(*case, marks=pytest.mark.full("its number of workers and its family are above"))
+            for case in ((1, None), (2, "gpt2"), (2, "gemma2_softcap"))
+        ),
+    ],
+)
 @KINDS
 def test_reruns_layers_and_keeps_gradient_where_too_few_tokens_fit(
     model_dir, make_batch, adapter, family, workers, tmp_path, monkeypatch
