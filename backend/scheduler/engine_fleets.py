@@ -83,6 +83,8 @@ class EngineFleets:
 
     def end_silent(self, now: float) -> None:
         """End engine hosts without heartbeats: alive processes that hang."""
+        if not any(fleet.hosts for fleet in self._fleets.values()):
+            return
         since = now - self._config.lease_seconds
         silent = {one.engine_id for one in self._store.engine_hosts() if one.seen_at < since}
         for pool_id, fleet in self._fleets.items():

@@ -47,6 +47,7 @@ _SILENCE_SECONDS = 600.0
 """How long an answer may take; a replica that dies breaks the connection, and one that hangs is noticed by
 its missing heartbeat."""
 _ORDER_SECONDS = 600.0
+_SLEEP_SECONDS = 30.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
 
 
@@ -104,10 +105,21 @@ class SpreadEngine:
         return self._own.asleep
 
     def sleep(self) -> bool:
-        """Let all engines free memory; returns whether the pool's own sleeps."""
-        for replica in self.replicas():
-            self._tell(replica, "/engine/sleep", "{}")
-        return self._own.sleep()
+        """Let all engines free memory, and wait until they have; returns whether the pool's own sleeps.
+
+        An engine host may share its device with a rank of the learner, which needs the memory next.
+        """
+        told = [
+            self._calls.start(
+                self._calls.posted(replica.address, "/engine/sleep", "{}", silence_seconds=_SLEEP_SECONDS)
+            )
+            for replica in self.replicas()
+        ]
+        sleeps = self._own.sleep()
+        for answer in told:
+            with contextlib.suppress(TinkerGymError):  # One that is lost needs no memory.
+                answer.result()
+        return sleeps
 
     def wake(self) -> None:
         """Start to allocate the memory again; replicas do so with their next request."""
@@ -360,13 +372,6 @@ class SpreadEngine:
 
     def _is_here(self, replica: Replica) -> bool:
         return self._replicas.get(replica.engine_id) is replica
-
-    def _tell(self, replica: Replica, path: str, body: str) -> None:
-        async def tell() -> None:
-            with contextlib.suppress(TinkerGymError):
-                await self._calls.posted(replica.address, path, body, silence_seconds=_ORDER_SECONDS)
-
-        self._calls.start(tell())
 
     def _lose(self, replica: Replica, why: str) -> None:
         with self._changed:

@@ -211,3 +211,10 @@ def test_counts_no_requests_of_callers_that_left(fleet):
     for host in fleet.hosts:
         host.engine.go.set()
     assert by_engine(ask(fleet, requests(12))) == {OWN: 4, FIRST: 4, SECOND: 4}
+
+
+def test_lets_all_engines_sleep(fleet):
+    assert fleet.engine.sleep()
+    assert all(host.engine.asleep for host in fleet.hosts)
+    fleet.hosts[0].endpoint.close()
+    assert fleet.engine.sleep()
