@@ -31,9 +31,11 @@ from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.sampling import Completion
 
 ROWS = 10_000
-SPEED_ROWS = 2_000
+SPEED_ROWS = 500
 PAIRS = 3
 MAX_TOKENS = 32
+KILLED_TOKENS = 8
+"""Most tokens per row where processes are killed."""
 VICTIMS = ("client", "pool worker", "gateway", "client", "pool worker") * 2
 _VICTIMS_OF_A_JOB = ("pool worker", "gateway") * 2
 _PAUSE_SECONDS = 0.05
@@ -41,7 +43,10 @@ _PAUSE_SECONDS = 0.05
 
 def measure(rows: int = ROWS) -> list[Figure]:
     """Run with kills and without, and compare."""
-    with tempfile.TemporaryDirectory(prefix="tinkergym-batch-") as folder, service() as running:
+    with (
+        tempfile.TemporaryDirectory(prefix="tinkergym-batch-") as folder,
+        service(timeout_seconds=300) as running,
+    ):
         work = Path(folder)
         with tg.Client(running.url, running.api_key, patience_seconds=120) as client:
             figures, details = _speed(client, work)
@@ -175,7 +180,7 @@ def _with_kills(running: Service, work: Path, rows: int) -> tuple[list[Figure], 
 
 
 def _job_with_kills(running: Service, client: tg.Client, work: Path, rows: int) -> Figure:
-    job = client.infer("nano", str(_data(work, rows)), max_tokens=MAX_TOKENS)
+    job = client.infer("nano", str(_data(work, rows)), max_tokens=KILLED_TOKENS)
     for number, victim in enumerate(_VICTIMS_OF_A_JOB, start=1):
         wanted = job.spec.steps * number // (len(_VICTIMS_OF_A_JOB) + 1)
         while job.view().step < wanted:
@@ -196,7 +201,7 @@ def _job_with_kills(running: Service, client: tg.Client, work: Path, rows: int) 
 
 def _command(running: Service, data: Path, out: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "tinkergym.cli.main", "generate", "nano", "--data", str(data)]
-    command += ["--out", str(out), "--max-tokens", str(MAX_TOKENS), "--resume"]
+    command += ["--out", str(out), "--max-tokens", str(KILLED_TOKENS), "--resume"]
     return subprocess.Popen(command, env=os.environ | running.environment, stdout=subprocess.DEVNULL)
 
 
