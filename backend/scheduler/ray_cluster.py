@@ -251,8 +251,10 @@ class RayWorkers:
                     self._memory[who] = value
             elif about == "env_workers":
                 if error is None and value is not None:
-                    if value.busy:
-                        self._ask_at[who] = min(self._ask_at[who], time.monotonic() + _ASK_SECONDS)
+                    if value.busy and who in self._pools:
+                        soon = time.monotonic() + _ASK_SECONDS
+                        # Unknown, if the pool was given a job meanwhile.
+                        self._ask_at[who] = min(self._ask_at.get(who, soon), soon)
                     found.append(EnvWorkersSeen(pool_id=who, owners=value.owners, wanted=value.wanted))
                     self._kill_silent(value.silent)
             elif about == "start" and error is None and who in self._pools:
