@@ -34,6 +34,7 @@ NAMES = (
     "engine_replicas",
     "multi_turn",
     "http_sampling",
+    "openai_streams",
     "learner_speed",
     "reward_accounting",
     "interleaved_games",

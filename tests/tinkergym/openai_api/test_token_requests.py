@@ -8,7 +8,7 @@ from tests.tinkergym.agent.test_tool_turns import ADD, OFFER, STRICT
 from tinkergym.agent.agent_loop import AgentLoop
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
-from tinkergym.errors import InvalidRequestError, PromptTooLongError, TemplateError
+from tinkergym.errors import PromptTooLongError, TemplateError
 from tinkergym.messages import assistant, user
 from tinkergym.openai_api.chat_choices import chat_choices
 from tinkergym.openai_api.chat_request import ChatRequest
@@ -133,20 +133,3 @@ def test_limits_completions_to_the_rest_of_the_context():
     full = ChatRequest(model="m", messages=[user("a" * 60)])
     with pytest.raises(PromptTooLongError):
         token_requests([chat_prompt(renderer, full)], full, Policy(name="p"), longest=None)
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]},
-        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://a/b.png"}}]},
-        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,!"}}]},
-        {"role": "user", "content": 5},
-        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
-        {"role": "user", "content": "a", "thought": "b"},
-    ],
-)
-def test_refuses_messages_that_no_model_reads(message):
-    renderer = Renderer.from_bundle(byte_bundle())
-    with pytest.raises(InvalidRequestError):
-        chat_prompt(renderer, ChatRequest(model="m", messages=[message]))

@@ -37,7 +37,7 @@ def test_completes_no_answer_before_its_last_output():
     assert not collected(output([1, 2])).complete
 
 
-def test_makes_parts_of_a_stream_with_the_tokens_since_the_last():
+def test_makes_parts_with_the_tokens_since_the_last():
     found = collected(stream=True)
     assert found.part() is None
     found.take(output([5]))

@@ -1,0 +1,18 @@
+import pytest
+
+from tinkergym.openai_api.text_request import TextRequest
+
+
+@pytest.mark.parametrize(
+    ("given", "prompts"),
+    [("a", ["a"]), ([1, 2], [[1, 2]]), (["a", "b"], ["a", "b"]), ([[1], [2, 3]], [[1], [2, 3]])],
+)
+def test_takes_one_prompt_or_several(given, prompts):
+    assert TextRequest(model="m", prompt=given).prompts == prompts
+
+
+def test_needs_logprobs_of_a_prompt_that_it_echoes_with_them():
+    assert not TextRequest(model="m", prompt="a", echo=True).needs_prompt_logprobs
+    assert not TextRequest(model="m", prompt="a", logprobs=1).needs_prompt_logprobs
+    assert TextRequest(model="m", prompt="a", echo=True, logprobs=0).needs_prompt_logprobs
+    assert TextRequest(model="m", prompt="a", prompt_logprobs=0).needs_prompt_logprobs
