@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -224,11 +224,11 @@ def hosts(count: int, shared: Path) -> Iterator[Hosts]:
         made.end()
 
 
-def until(happened: Any, what: str, seconds: float = _PATIENCE_SECONDS) -> Any:
+def until(happened: Any, what: str | Callable[[], str], seconds: float = _PATIENCE_SECONDS) -> Any:
     """Wait until a condition holds, and return its value."""
     deadline = time.monotonic() + seconds
     while not (found := happened()):
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        assert time.monotonic() < deadline, f"waited in vain for {what() if callable(what) else what}"
         time.sleep(0.1)
     return found
 

@@ -109,7 +109,11 @@ class Cluster:
         return Host.submit_written(here, "sft", **short)
 
     def until_step(self, job_id: str, step: int) -> None:
-        until(lambda: self.store.service().job(job_id).step >= step, f"step {step}")
+        def waiting() -> str:
+            job = self.store.service().job(job_id)
+            return f"step {step}; the job is {job.state}: {job.reason}"
+
+        until(lambda: self.store.service().job(job_id).step >= step, waiting)
 
     def final_weights(self, job_id: str) -> str | None:
         service = self.store.service()
