@@ -268,12 +268,14 @@ def http_files() -> dict[str, str]:
 
 def _operations_page(document: dict[str, Any]) -> str:
     parts = [
-        "# HTTP API\n\nThe SDK and the command line use these routes and no others. A running service shows "
+        "# HTTP API\n\nThe SDK and the command line use these routes and no others, but those below "
+        "`/openai/v1`, which are for [other programs](../guides/serve_policy.md). A running service shows "
         "the OpenAPI document at `/v1/openapi.json`; [a copy](openapi.json) comes with this site. The bodies "
         "are on [a page of their own](http_schemas.md).\n\n"
         "Send the key as `Authorization: Bearer tg-...`. An error is "
         '`{"error": {"type", "message", "hint", "field"}}`, and `type` is the name of the class in '
-        "[`tinkergym.errors`](python/errors.md).\n",
+        "[`tinkergym.errors`](python/errors.md). Below `/openai/v1` errors have the format of the "
+        "OpenAI API.\n",
     ]
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
