@@ -61,7 +61,7 @@ def test_computes_alone_with_the_threads_that_were_asked_for():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts threads in /proc")
-def test_keeps_one_thread_in_every_library_and_ends_helpers_at_release():
+def test_keeps_one_thread_in_libraries_and_ends_helpers_at_release():
     found = subprocess.run([sys.executable, "-c", COUNT], check=True, capture_output=True, text=True)
     alone, made, left = map(int, found.stdout.split())
     assert alone == 0
