@@ -177,7 +177,7 @@ def test_grows_with_the_event_log_without_gap_or_double(chromium, gateway, clien
     assert seen.wrong == []
 
 
-def test_pauses_after_a_question_and_only_with_a_key_that_may(chromium, gateway, client, spec):
+def test_pauses_after_a_question_with_a_key_that_may(chromium, gateway, client, spec):
     job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
     reader = gateway.store.keys.create(gateway.tenants["ada"], "screen", read_only=True)
     looking = Seen(chromium, gateway, reader)

@@ -25,7 +25,7 @@ def register(world, engine_id, pool_id):
     world.service.register_engine_host(engine_id, now=world.clock.now, **place)
 
 
-def test_starts_one_host_less_than_engines_when_the_pool_is_ready(world):
+def test_starts_one_host_less_than_engines_in_a_ready_pool(world):
     world.workers.engines = 3
     pool_id = world.pool()
     assert world.workers.engine_hosts == {}

@@ -25,7 +25,7 @@ def test_keeps_a_session_where_its_cache_is_unless_crowded(load, stays):
     assert chosen == ("a" if stays else "b")
 
 
-def test_moves_a_session_whose_replica_is_lost_or_lacks_the_version():
+def test_moves_session_of_a_replica_lost_or_without_the_version():
     choice = ReplicaChoice()
     assert choice.choose(request(session="s"), {"a": 0, "b": 1}) == "a"
     assert choice.choose(request(session="s"), {"b": 9}) == "b"

@@ -189,7 +189,7 @@ def test_refuses_answers_of_the_wrong_length(host, offered, source):
     assert not host.engine.given
 
 
-def test_keeps_the_version_before_when_a_newer_one_replaced_the_wanted(host, offered):
+def test_keeps_version_before_when_a_newer_one_replaced_the_wanted(host, offered):
     host.hosted.publish(order(offered, adapter(1)))
     late = order(offered, adapter(2), version=2)
     offered.offer("p", adapter(3), weights_sha256(adapter(3)))

@@ -32,7 +32,7 @@ def sample(one, *tokens):
     one.logprobs += [-1.0] * len(tokens)
 
 
-def test_delivers_the_first_token_at_once_and_others_at_a_pace():
+def test_delivers_first_token_at_once_and_others_at_a_pace():
     now, taker = [100.0], Taker()
     streams = OpenStreams(clock=lambda: now[0])
     one, unstreamed = state(taker), state(taker, stream=False)
