@@ -23,6 +23,7 @@ NOT_IDS = {
     "tinkergym/tools/definition.py": 1,
     # A host's port, a device's number, a path in a URL or a JSON schema.
     "backend/engines/vllm/settings.py": 1,
+    "backend/dashboard/pages.py": 2,
     "backend/gateway/host_check.py": 1,
     "backend/scheduler/cluster_door.py": 1,
     "backend/store/object_blobs.py": 1,
@@ -45,6 +46,7 @@ NOT_TAKEN_APART = {
     # A folder, a path of the gateway, and what vLLM's log calls a policy.
     "backend/engines/vllm/published_policies.py": 1,
     "backend/gateway/routes_runs.py": 1,
+    "backend/gateway/routes_stored_episodes.py": 1,
 }
 """How often each module joins ids to a text that is only compared or shown."""
 

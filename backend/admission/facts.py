@@ -10,8 +10,9 @@ from backend.catalog.models import ModelFacts
 from backend.compute.memory import machine_bytes
 from backend.config import ServiceConfig
 from backend.store.tenant import TenantStore
+from tinkergym.schema.evaluate_every import EvaluatedTasks
 from tinkergym.schema.events import ErrorView
-from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec, EvaluatedTasks
+from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.refusals import Refusal

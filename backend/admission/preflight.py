@@ -35,7 +35,8 @@ from tinkergym.errors import (
 from tinkergym.registration.environments import require_known
 from tinkergym.registration.games import is_game
 from tinkergym.registration.packs import installed_ns
-from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec, EvaluatedTasks
+from tinkergym.schema.evaluate_every import EvaluatedTasks
+from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec

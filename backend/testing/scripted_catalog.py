@@ -10,7 +10,8 @@ from backend.admission.facts import Checked
 from backend.catalog.models import ModelFacts
 from tinkergym.agent.templates import ChatTemplate
 from tinkergym.errors import UnknownEnvironmentError, UnknownModelError
-from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec, EvaluatedTasks
+from tinkergym.schema.evaluate_every import EvaluatedTasks
+from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.views import ModelView, RendererBundle
 

@@ -9,7 +9,6 @@ from html import escape
 
 from tinkergym.display.html import curve
 from tinkergym.schema.certificate import Certificate, RunFacts
-from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 
 _VERDICTS = {
     "holds": ("holds", "#1a7f37"),
@@ -131,7 +130,7 @@ def _where(facts: RunFacts) -> str:
 def _overlaps(facts: RunFacts) -> list[tuple[str, str]]:
     """Return how many tasks of each evaluation are also trained on."""
     spec = facts.job.spec
-    found = spec.evaluated_tasks if isinstance(spec, EvaluatedSpec) else {}
+    found = spec.known_tasks()
     return [
         (
             f"tasks of evaluation {name}",

@@ -15,8 +15,8 @@ from tinkergym.rollout.environment_mix import makers_from
 from tinkergym.rollout.executors import made
 from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.local_environment import describe
-from tinkergym.schema.evaluate_every import EvaluateEvery
-from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec, EvaluatedTasks
+from tinkergym.schema.evaluate_every import EvaluatedTasks, EvaluateEvery
+from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.training_spec import TrainingSpec

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, JsonValue, PrivateAttr
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.model import Choice
+from tinkergym.schema.model import Choice, WireModel
 from tinkergym.schema.names import LOCAL, local_id
 from tinkergym.schema.opponents import FixedPlayer
 from tinkergym.trajectory.trajectory import AgentId
@@ -190,3 +190,18 @@ class EvaluateEvery(Choice):
         Step 0 is before the first, and `last` is the job's last.
         """
         return step % self.steps == 0 or step == last
+
+
+class EvaluatedTasks(WireModel):
+    """The tasks of an evaluation, as they were when the job was submitted."""
+
+    tasks: int = Field(ge=1)
+    trained_on: int | None = Field(None, ge=0)
+    """How many of them, by content, are also tasks of the job's own environments; None if it is not known."""
+    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    """The hash of the tasks; empty if they could not be hashed in time."""
+
+    @property
+    def overlap(self) -> float | None:
+        """The share of tasks that are trained on."""
+        return None if self.trained_on is None else self.trained_on / self.tasks

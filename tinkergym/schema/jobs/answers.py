@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Self
 
-from tinkergym.schema.evaluate_every import EvaluateEvery
+from tinkergym.schema.evaluate_every import EvaluatedTasks, EvaluateEvery
 from tinkergym.schema.jobs.parts import CollapseGuard
 from tinkergym.schema.jobs.seats import SeatSettings
 from tinkergym.schema.opponents import External, FixedPlayer, League
@@ -33,6 +33,10 @@ class DefaultAnswers:
     def evaluations(self) -> list[EvaluateEvery]:
         """The evaluations during training."""
         return []
+
+    def known_tasks(self) -> Mapping[str, EvaluatedTasks]:
+        """Return what is known of the tasks of its evaluations, by their names."""
+        return {}
 
     @property
     def datasets(self) -> dict[str, str]:

@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator
 
-from tinkergym.schema.evaluate_every import MOST_EPISODES, MOST_EVALUATIONS, EvaluateEvery
+from tinkergym.schema.evaluate_every import MOST_EPISODES, MOST_EVALUATIONS, EvaluatedTasks, EvaluateEvery
 from tinkergym.schema.jobs.parts import (
     EnvironmentRef,
 )
 from tinkergym.schema.jobs.training_spec import TrainingSpec
-from tinkergym.schema.model import WireModel
 from tinkergym.schema.refusals import Refusal
-
-
-class EvaluatedTasks(WireModel):
-    """The tasks of an evaluation, as they were when the job was submitted."""
-
-    tasks: int = Field(ge=1)
-    trained_on: int | None = Field(None, ge=0)
-    """How many of them, by content, are also tasks of the job's own environments; None if it is not known."""
-    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
-    """The hash of the tasks; empty if they could not be hashed in time."""
-
-    @property
-    def overlap(self) -> float | None:
-        """The share of tasks that are trained on."""
-        return None if self.trained_on is None else self.trained_on / self.tasks
 
 
 class EvaluatedSpec(TrainingSpec):
@@ -50,6 +34,10 @@ class EvaluatedSpec(TrainingSpec):
     def own_environments(self) -> dict[str, EnvironmentRef]:
         """The job's environments, if it plays, by the names used in metrics and evaluations."""
         return {}
+
+    def known_tasks(self) -> Mapping[str, EvaluatedTasks]:
+        """Return what is known of the tasks of its evaluations, by their names."""
+        return self.evaluated_tasks
 
     def with_evaluated_tasks(self, found: Mapping[str, EvaluatedTasks]) -> Self | Refusal:
         """Return the job with a note of the tasks of its evaluations."""
