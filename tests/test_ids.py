@@ -45,6 +45,7 @@ NOT_TAKEN_APART = {
     "tinkergym/agent/plan.py": 1,
     # A folder, a path of the gateway, and what vLLM's log calls a policy.
     "backend/engines/vllm/published_policies.py": 1,
+    "backend/app/run_viewer.py": 1,
     "backend/gateway/routes_runs.py": 1,
     "backend/gateway/routes_stored_episodes.py": 1,
 }
