@@ -416,7 +416,10 @@ class ServiceConfig(Settings):
     def _placements_agree(self) -> Self:
         for name in self.models:
             try:
-                self.placement_of(name)
+                if (self.placement_of(name).tensor_parallel or 1) > 1:
+                    raise Refusal(
+                        "placement.tensor_parallel", "above 1 is not built yet", "leave it out"
+                    ).in_validator()
             except ValidationError as error:
                 reason = f"does not agree with placement: {error.errors()[0]['msg']}"
                 raise Refusal(

@@ -111,6 +111,14 @@ def engine_can_sample(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
 
 def _vllm(spec: JobSpec, facts: Facts) -> Refusal | None:
     most = facts.config.vllm.max_adapter_rank
+    drawn = spec.row_decoding
+    if drawn is not None and 0 < drawn.temperature < VLLM_LEAST_TEMPERATURE:
+        return Refusal(
+            "decoding.temperature",
+            f"this service samples with vLLM, which does not support a temperature of {drawn.temperature:g}",
+            f"set it to 0, or to {VLLM_LEAST_TEMPERATURE} or more",
+            "engine_temperature",
+        )
     if spec.played and spec.sampling.temperature < VLLM_LEAST_TEMPERATURE:
         return Refusal(
             "sampling.temperature",

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from starlette.routing import BaseRoute
 
 from backend.catalog.limited_reads import LimitedReads
 from backend.config import ServiceConfig
@@ -34,6 +35,7 @@ from backend.store.copied_runs import add_copied_episodes
 from backend.store.database_copy import dump
 from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
 from backend.store.keys import LOCAL_TENANT
+from backend.store.place import DEFAULT_FILE, default_url
 from backend.store.store import Store
 from tinkergym.certificates.archive import BundleFiles, reading_bundle, unreadable
 from tinkergym.certificates.bundle import CERTIFICATE, EVENTS, LEDGER
@@ -42,7 +44,6 @@ from tinkergym.schema.certificate import Certificate, StepLedger
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import Event
 
-DATABASE = "tinkergym.sqlite3"
 """The database in a data folder."""
 
 _FOREVER = 1e12
@@ -92,8 +93,16 @@ def view(path: Path, folder: Path, port: int, say: Callable[[str, str], None]) -
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         # Browsers do not send what is behind the `#`; the login page reads it and logs in.
         say(url, f"{url}/dashboard/login?next={page}#{key}")
-        serve_on(listener, create_app(assembled(config, store, reads)), config.limits)
+        app = create_app(assembled(config, store, reads))
+        # Nothing in the folder changes, whatever key a request has.
+        app.router.routes[:] = filter(_reads, app.router.routes)
+        serve_on(listener, app, config.limits)
         reads.close()
+
+
+def _reads(route: BaseRoute) -> bool:
+    path, methods = getattr(route, "path", ""), getattr(route, "methods", None)
+    return path.startswith("/dashboard") or methods is None or "GET" in methods
 
 
 @contextmanager
@@ -111,10 +120,10 @@ def opened(path: Path, folder: Path) -> Iterator[tuple[ServiceConfig, Store, str
     own: dict[str, Any] = {"data_dir": folder, "preload": [], "env_workers": 0, "allow_any_model": True}
     is_folder = path.is_dir()
     if is_folder:
-        if not (path / DATABASE).is_file():
-            raise InvalidRequestError(f"{path} has no {DATABASE}", hint=_WHAT_TO_NAME, field="path")
+        if not (path / DEFAULT_FILE).is_file():
+            raise InvalidRequestError(f"{path} has no {DEFAULT_FILE}", hint=_WHAT_TO_NAME, field="path")
         own["blobs"] = str(path.absolute())
-        dump(f"sqlite:///{path.absolute() / DATABASE}", folder / DATABASE)
+        dump(default_url(path.absolute()), folder / DEFAULT_FILE)
     elif not path.is_file():
         raise InvalidRequestError(f"there is no {path}", hint=_WHAT_TO_NAME, field="path")
     config = ServiceConfig(**own)

@@ -48,7 +48,10 @@ class InferenceJob(JobLoop[InferenceSpec]):
         context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())
         rows = Uploads(context.uploads, context.lease.tenant_id).view(spec.data).records
         run = InOrder[_Row](
-            context.sampler, in_flight=_IN_FLIGHT, ahead=_AHEAD, check=context.control.check_within_step
+            context.sampler,
+            in_flight=_IN_FLIGHT,
+            ahead=max(2, _AHEAD // spec.n),
+            check=context.control.check_within_step,
         )
         part: list[RowResult] = []
         with closing(run.run(self._work(self._done_step * spec.rows_per_step))) as answered:

@@ -46,8 +46,11 @@ async def complete_chat(
 
         return await streamed(request, tenant, asked, stream, closing())
     found = await completions_of(request, tenant, asked)
-    reply = chat_choices(prompt, wanted, found, reply_id, created)
-    return Response(reply.model_dump_json(), media_type="application/json")
+
+    def body() -> str:
+        return chat_choices(prompt, wanted, found, reply_id, created).model_dump_json()
+
+    return Response(await in_turn(tenant.tenant_id, body), media_type="application/json")
 
 
 @router.post("/responses", openapi_extra=describes(ResponsesRequest), response_class=StreamingResponse)
@@ -61,7 +64,11 @@ async def respond(
     if wanted.stream:
         return await streamed(request, tenant, asked, reply, ())
     (found,) = await completions_of(request, tenant, asked)
-    return Response(_json(reply.whole(found)), media_type="application/json")
+
+    def body() -> bytes:
+        return _json(reply.whole(found))
+
+    return Response(await in_turn(tenant.tenant_id, body), media_type="application/json")
 
 
 async def _asked(

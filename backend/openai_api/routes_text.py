@@ -47,4 +47,8 @@ async def complete_text(
 
         return await streamed(request, tenant, asked, choices, closing())
     found = await completions_of(request, tenant, asked)
-    return Response(choices.whole(found).model_dump_json(), media_type="application/json")
+
+    def body() -> str:
+        return choices.whole(found).model_dump_json()
+
+    return Response(await in_turn(tenant.tenant_id, body), media_type="application/json")

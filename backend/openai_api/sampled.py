@@ -11,10 +11,16 @@ from typing import Any, TypeVar
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
+from backend.gateway.dependencies import key_of
 from backend.gateway.sample_dispatch import begin_sampling
 from backend.gateway.wiring import parts_of
 from backend.store.store import TenantStore
-from tinkergym.errors import ServiceUnavailableError, TooManyRequestsError, from_wire
+from tinkergym.errors import (
+    AuthenticationError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
+    from_wire,
+)
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest, read_answer
 
 Value = TypeVar("Value")
@@ -56,6 +62,9 @@ async def patiently(request: Request, attempt: Callable[[], Awaitable[Value]]) -
         except ServiceUnavailableError:
             if time.monotonic() >= deadline:
                 raise
+            if await parts_of(request).rights_of(key_of(request)) is None:
+                # It may be what ended the answer.
+                raise AuthenticationError("the API key is unknown or revoked") from None
             await asyncio.sleep(_PAUSE_SECONDS)
 
 

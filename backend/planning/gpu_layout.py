@@ -128,7 +128,7 @@ _SEQUENCES = 256
 
 def _most_cache(wish: Wish, engine: EngineNeeds) -> int:
     if wish.shape is None:
-        return 0
+        return 1 << 62  # Unknown: the engine has its share.
     per_sequence = wish.shape.context_length * wish.shape.cached_numbers * wish.number_bytes
     return max(engine.cache, _SEQUENCES * per_sequence)
 

@@ -51,7 +51,7 @@ def gpu_table() -> str:
 def _fewest(shape: ModelShape, gb: int, trains: str) -> str:
     for count in _COUNTS:
         node = Machine(node_id="node", cpus=1000, memory_bytes=10**14, gpus=(gb * _GB,) * count)
-        placement = ModelPlacement.model_validate({"gpus": count, "trains": trains})
+        placement = ModelPlacement.model_validate({"gpus": count, "trains": trains, "tensor_parallel": 1})
         wish = Wish(name="m", model="m", placement=placement, shape=shape, number_bytes=2)
         if isinstance(plan([node], [wish])["m"], Placed):
             return str(count)

@@ -128,19 +128,22 @@ class EngineHostProcess:
         config = ServiceConfig.model_validate_json(self._config_json)
         _keep_private(config)
         node = own_address()
-        self._host = EngineHost(
-            config,
-            engine_id=self._engine_id,
-            pool_id=self._pool_id,
-            model=self._model,
-            node=node if config.ray.address else "",
-            url=_listens_at(config, self._engine_id, node),
-            token=secrets.token_urlsafe(32),
-            pool=WorkerAddress(*address),
-            place=self._place,
-        )
-        freeze_startup_objects()
-        self._stopped.wait()
+        try:
+            self._host = EngineHost(
+                config,
+                engine_id=self._engine_id,
+                pool_id=self._pool_id,
+                model=self._model,
+                node=node if config.ray.address else "",
+                url=_listens_at(config, self._engine_id, node),
+                token=secrets.token_urlsafe(32),
+                pool=WorkerAddress(*address),
+                place=self._place,
+            )
+            freeze_startup_objects()
+            self._stopped.wait()
+        finally:
+            self._stopped.set()  # Then `wait` returns, too.
 
     def wait(self) -> None:
         """Return when `run` does; a caller that waits for this notices its death at once."""

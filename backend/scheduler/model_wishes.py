@@ -68,6 +68,8 @@ def wish_of(
         memory_bytes: Of its worker; by default expected from its files.
     """
     placement = config.placement_of(model)
+    if placement.tensor_parallel is None:  # An engine over several GPUs can be planned, but is not built.
+        placement = placement.model_copy(update={"tensor_parallel": 1})
     part = share(config)
     ranks = placement.learner.ranks or 1
     memory = expected_bytes(model, config.model_paths) if memory_bytes is None else memory_bytes

@@ -117,9 +117,11 @@ class PoolStarts:
             now: Unix seconds.
         """
         failures = self.failures[model] + 1
-        if error is not None or failures >= START_ATTEMPTS:
+        # Another pool of the model takes its jobs, however often this one fails.
+        alone = model not in self._pools.ready
+        if alone and (error is not None or failures >= START_ATTEMPTS):
             self._refuse(model, error, now)
-        if error is None:
+        if error is None or not alone:
             self._refused.discard(model)
         else:
             self._refused.add(model)

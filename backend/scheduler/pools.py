@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from backend import worker_url
+from backend.catalog.tensor_files import expected_bytes
 from backend.config import ServiceConfig
 from backend.errors import SERVICE_LOG
 from backend.scheduler.room import MemoryBudget, PoolMemory, make_room, too_many
@@ -114,7 +115,10 @@ class Pools:
         """Start a pool of a model."""
         pool_id = f"pool-{uuid.uuid4().hex[:12]}"
         self._by_id[pool_id] = Pool(pool_id, model, now, now)
-        self._workers.start_pool(pool_id, model, self._room.expected(model))
+        # A cluster's plan adds up the parts of a pool itself; what was measured is their sum.
+        own = self._room.expected(model)
+        parts = expected_bytes(model, self._config.model_paths) if self._config.ray.address else own
+        self._workers.start_pool(pool_id, model, parts)
 
     def became_ready(self, pool_id: str, now: float) -> Pool:
         """Record that a pool has loaded its model, and return it."""

@@ -202,7 +202,7 @@ class RayWorkers:
 
     def engines_of(self, pool_id: str, model: str) -> int:
         """Return how many engines a pool has in all; the first is in its own process."""
-        return len(self._placing.place(pool_id).engines) or self._config.placement_of(model).engines or 1
+        return len(self._placing.place(pool_id).engines) or 1
 
     def start_engine_host(self, pool_id: str, engine_id: str, model: str, number: int) -> None:
         """Start an engine host of a ready pool; `EngineHostEnded` follows when it ends."""

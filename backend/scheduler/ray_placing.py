@@ -107,9 +107,13 @@ class Placing:
         return None if self._nodes is None else one_of(self._nodes.usable)
 
     def place(self, pool_id: str) -> PoolPlace:
-        """Return where the processes of a placed pool run."""
-        placed = self._placed.get(pool_id)
-        return PoolPlace() if placed is None else self.place_of(placed)
+        """Return where the processes of a placed pool run; nowhere while one of its nodes is not known."""
+        placed, known = self._placed.get(pool_id), {one.node_id: len(one.gpus) for one in self.machines}
+        if placed is None or any(
+            gpu >= known.get(part.node_id, 0) for part in placed.parts for gpu in part.gpus
+        ):
+            return PoolPlace()
+        return self.place_of(placed)
 
     def place_of(self, placed: Placed) -> PoolPlace:
         """Return where a pool's processes run."""

@@ -19,6 +19,8 @@ _PREFIX = "tg-"
 _SESSION_PREFIX = "tg-session-"
 SESSION_SECONDS = 30 * 86_400
 """How long a browser stays logged in."""
+_MOST_SESSIONS = 20
+"""Of one key; the oldest end."""
 _KEY_ID = re.compile(r"key-[0-9a-z]{1,24}")
 _LISTED = "`tinkergym keys list` shows the ids, which begin with key-"
 
@@ -129,6 +131,10 @@ class KeyStore:
         row = {"sha256": _sha256(token), "key_id": self.id_of(key), "expires_at": now + SESSION_SECONDS}
         with self._db.write() as connection:
             connection.execute(delete(sessions).where(sessions.c.expires_at <= now))
+            mine = select(sessions.c.sha256).where(sessions.c.key_id == row["key_id"])
+            newest = mine.order_by(sessions.c.expires_at.desc())
+            old = connection.scalars(newest.offset(_MOST_SESSIONS - 1)).all()
+            connection.execute(delete(sessions).where(sessions.c.sha256.in_(old)))
             connection.execute(sessions.insert().values(row))
         return token
 

@@ -27,8 +27,9 @@ class RowResults:
         self._files.write(step, zlib.compress(b"\n".join(lines), 1), epoch=epoch)
 
     def read(self, first_step: int, last_step: int) -> Iterator[bytes]:
-        """Yield the lines of recorded steps, in order."""
+        """Yield the lines of recorded steps, in order, up to one that is missing."""
         for step in range(first_step, last_step + 1):
             packed = self._files.read(step)
-            if packed is not None:
-                yield from zlib.decompress(packed).split(b"\n")
+            if packed is None:
+                return  # Those after it would leave a hole.
+            yield from zlib.decompress(packed).split(b"\n")

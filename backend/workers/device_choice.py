@@ -33,7 +33,7 @@ def device_of(gpus: int | None, *, ranks: int, seen: int | None = None) -> str:
         return "cpu"
     if gpus and not seen:
         raise ConfigError(
-            f"placement.gpus={gpus} is set, but torch sees no GPU on this machine",
+            f"{gpus} GPUs are planned or wished, but torch sees none on this machine",
             hint="set placement.gpus=0, or install a CUDA build of torch",
             field="placement.gpus",
         )

@@ -69,7 +69,7 @@ class ModelLoader:
         if place is None:
             self._device = device_of(gpus, ranks=self.ranks)
         else:  # The others are for other processes.
-            self._device = device_of(gpus and len(place.gpus), ranks=1)
+            self._device = device_of(len(place.gpus) or gpus, ranks=1)
         self._images = SharedImages(EveryImage(config.images, store.image_owners))
         self._device_lock = DeviceLock(cpu_threads=config.torch_threads if self._device == "cpu" else None)
 

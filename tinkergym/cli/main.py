@@ -32,7 +32,7 @@ COMMANDS = {
     "export": ("export:export", "Write a trained policy to a folder that transformers and PEFT load."),
     "serve-policy": (
         "serve_policy:serve_policy",
-        "Print the URL and name of a policy for programs that speak the OpenAI API, with examples.",
+        "Print the URL and name of a policy, and examples for the openai client, curl and litellm.",
     ),
     "verify": (
         "verify:verify",

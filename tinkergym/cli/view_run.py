@@ -25,8 +25,9 @@ def view(
     ] = 0,
     as_json: AsJsonLines = False,
 ) -> None:
-    """Look at finished runs in a browser, without a service, until Ctrl-C. Nothing in PATH changes.
+    """Look at finished runs in a browser, without a service, until Ctrl-C.
 
+    Nothing in PATH changes.
     Example: tinkergym view run.bundle.tar
     """
     arguments = ["--json"] if as_json else []

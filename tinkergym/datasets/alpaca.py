@@ -30,6 +30,8 @@ def asked_in(row: Mapping[str, Any]) -> Any:
     if not row.get("system") and not history:
         return asked
     messages = [{"role": "system", "content": row["system"]}] if row.get("system") else []
+    if not isinstance(history, list | tuple):
+        raise RowFaultError("history: must be a list of questions with their answers")
     for place, turn in enumerate(history):
         if not isinstance(turn, list | tuple) or len(turn) != 2:
             raise RowFaultError(f"history[{place}]: must be a list of a question and its answer")

@@ -79,6 +79,12 @@ def opened(source: DataSource, *, field: str = "data") -> Opened:
     try:
         if path.is_dir():
             return _folder(path, field)
+        if path.exists() and not path.is_file():
+            raise InvalidRequestError(
+                f"{path} is no regular file, and data are read several times",
+                hint="save it to a file first",
+                field=field,
+            )
         return _file(path, field)
     except OSError as error:
         reason = f"{path} cannot be read: {error.strerror or error}"

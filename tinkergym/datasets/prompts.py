@@ -29,7 +29,11 @@ from tinkergym.images.stored_images import ImageFile
 from tinkergym.messages import is_unicode
 from tinkergym.trajectory.content_parts import ImageSpan
 
-_COMPARED = frozenset({"chosen", "rejected", "preferred_output", "non_preferred_output"})
+_COMPARED = frozenset({"chosen", "rejected", "preferred_output", "non_preferred_output", "kto_tag"})
+_ASKED = frozenset(
+    ("prompt", "messages", "conversations", "text", "instruction", "input", "system", "history", "tools")
+) | frozenset(("functions", "images", "image", "template_variables", "chat_template_kwargs"))
+"""Columns that layouts ask with: they are read, also if they are kept."""
 """Columns by which a row of preferences is known."""
 
 
@@ -69,19 +73,23 @@ def prompt_rows(
         source: A file or folder, a list of rows, or a task source; in any layout that training reads.
         renderer: The renderer of the policy.
         ignore: Columns to skip.
-        keep: Columns to skip that are copied to the results.
+        keep: Columns that are copied to the results. What a layout does not ask with is skipped.
         start: The first row; those before it are not rendered.
         field: The name of the setting, for errors.
 
     Raises:
         InvalidRequestError: The data cannot be read.
     """
-    columns, settled = Columns([*ignore, *keep]), row_renderer(renderer)
+    columns, settled = Columns([*ignore, *(set(keep) - _ASKED)]), row_renderer(renderer)
     folder = folder_of(source)
     _, given = opened(source, field=field)
     for number, row in islice(enumerate(given), start, None):
         there = row.value if isinstance(row.value, Mapping) else {}
-        kept = {name: as_json(there[name]) for name in keep if name in there}
+        try:
+            kept = {name: as_json(there[name]) for name in keep if name in there}
+        except RecursionError:
+            yield PromptRow(number=number, where=row.where, fault="row: is nested too deeply")
+            continue
         bare = PromptRow(number=number, where=row.where, kept=kept)
         if row.fault:
             yield replace(bare, fault=row.fault)
@@ -120,21 +128,28 @@ def _rendered(
 def as_json(value: Any) -> Any:
     """Return a column's value as JSON: what JSON cannot hold as text, and NaN and infinities as null."""
     if isinstance(value, Mapping):
-        return {str(name): as_json(one) for name, one in value.items()}
+        return {_whole(str(name)): as_json(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [as_json(one) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return value if isinstance(value, str | bool | int | float | None) else str(value)
+    if isinstance(value, str):
+        return _whole(value)
+    return value if isinstance(value, bool | int | float | None) else _whole(str(value))
+
+
+def _whole(text: str) -> str:
+    """Write half characters as escapes: no UTF-8 file can hold them."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _in_our_layout(row: Row) -> Any:
     value = without_padding(row.value)
     if not isinstance(value, Mapping):
         return value
-    if "instruction" in value and "output" not in value:
+    if "instruction" in value and not value.keys() & {"output", "chosen", "rejected"}:
         value = {**value, "output": ""}
-    compared = bool(_COMPARED & value.keys())
+    compared = not _COMPARED.isdisjoint(value)
     return in_our_layout(value, "preference" if compared else "sft")[1]
 
 

@@ -39,6 +39,8 @@ class OutFile:
             InvalidRequestError: The file exists, or cannot be written, or is not a file of results.
             ConflictError: It has results of other settings, or another process is writing to it.
         """
+        if not path.name:
+            raise InvalidRequestError(f"{path} is no name of a file", hint="name one", field="out")
         self.path, self._n = path, n
         self._parquet = path.suffix == ".parquet"
         self._lines = path.with_name(f"{path.name}.part.jsonl") if self._parquet else path
@@ -71,10 +73,10 @@ class OutFile:
         return self.path.exists() and (self._parquet or self.path.stat().st_size == known["bytes"])
 
     def _open(self, known: Mapping[str, Any] | None) -> None:
-        if known is None:
-            self._write_about({})
         self._file = self._lines.open("r+b" if self._lines.exists() else "x+b", buffering=0)
         lock_file(self._file, self._lines)
+        if known is None:
+            self._write_about({})
         self._continue()
 
     def __enter__(self) -> Self:

@@ -92,6 +92,8 @@ def _arrow_type(pa: Any, kind: str) -> Any:
 
 
 def _value(value: Any, kind: str) -> Any:
+    if kind == "double" and isinstance(value, int):
+        return float(value)  # Arrow refuses those that a double cannot hold.
     if value is None or kind not in ("json", "string") or (kind == "string" and isinstance(value, str)):
         return value
     return json.dumps(value, ensure_ascii=False)

@@ -80,7 +80,8 @@ class CallReader:
         """Return the completion's call of this number."""
         arguments = call.arguments
         if self.grammar.kind == "pairs":
-            schemas = self._schemas.get(call.name, {})
+            found = self._schemas.get(call.name)
+            schemas = found if isinstance(found, Mapping) else {}
             arguments = {name: _typed(value, schemas.get(name)) for name, value in arguments.items()}
         written = json.dumps(arguments, ensure_ascii=False)
         return CallReply(

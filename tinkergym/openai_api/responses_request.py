@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
@@ -18,6 +18,7 @@ from tinkergym.openai_api.chat_request import (
 from tinkergym.openai_api.sampling_fields import SamplingFields
 from tinkergym.schema.chat_templates import TemplateVariables
 from tinkergym.schema.model import UserSettings
+from tinkergym.schema.parsing import parse
 from tinkergym.schema.refusals import Refusal
 from tinkergym.schema.sampling import MOST_TOP_LOGPROBS
 from tinkergym.trajectory.trajectory import MOST_TOKENS
@@ -75,7 +76,10 @@ class ReasoningSettings(UserSettings):
 class ResponsesRequest(SamplingFields):
     """A conversation to continue, and how."""
 
-    input: str | list[dict[str, Any]] = Field(max_length=10_000_000)
+    input: (
+        Annotated[str, Field(max_length=10_000_000)]
+        | Annotated[list[dict[str, Any]], Field(max_length=MOST_MESSAGES)]
+    )
     """A user's message, or the items of the conversation."""
     instructions: str | None = None
     """The system prompt."""
@@ -102,9 +106,6 @@ class ResponsesRequest(SamplingFields):
         if unknown := [one for one in self.include if one != _LOGPROBS and one not in _ABSENT]:
             reason = f"cannot have {unknown[0]!r:.80}"
             raise Refusal("include", reason, f"{_LOGPROBS} is supported", "unsupported").in_validator()
-        if isinstance(self.input, list) and len(self.input) > MOST_MESSAGES:
-            reason = f"has more than {MOST_MESSAGES} items"
-            raise Refusal("input", reason, "send fewer", "too_long").in_validator()
         return self
 
     @property
@@ -122,7 +123,8 @@ class ResponsesRequest(SamplingFields):
         settings: dict[str, Any] = {name: getattr(self, name) for name in same if self.is_chosen(name)}
         effort = None if self.reasoning is None else self.reasoning.effort
         chosen = None if self.text is None else self.text.format
-        return ChatRequest.model_validate(
+        return parse(
+            ChatRequest,
             {
                 **settings,
                 "messages": list(self._messages()),
@@ -136,7 +138,7 @@ class ResponsesRequest(SamplingFields):
                 "response_format": None if chosen is None or chosen.type == "text" else chosen.as_chat(),
                 "chat_template_kwargs": self.chat_template_kwargs,
                 "reasoning_effort": effort,
-            }
+            },
         )
 
     def _messages(self) -> Iterator[dict[str, Any]]:

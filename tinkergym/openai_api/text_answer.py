@@ -71,7 +71,13 @@ class TextChoices:
 
     def whole(self, found: Sequence[Completion]) -> TextReply:
         """Return the whole response."""
-        choices = [self._whole(index, one) for index, one in enumerate(found)]
+        # One of a prompt's completions scores the prompt for all of them.
+        first = [found[index - index % self._wanted.n].prompt_logprobs for index in range(len(found))]
+        scored = [
+            one.model_copy(update={"prompt_logprobs": logprobs})
+            for one, logprobs in zip(found, first, strict=True)
+        ]
+        choices = [self._whole(index, one) for index, one in enumerate(scored)]
         for pieces, one in zip(self._pieces, found, strict=True):
             pieces.token_ids = one.token_ids
         self._version = found[0].policy_version
@@ -90,7 +96,7 @@ class TextChoices:
         self._version = whole.policy_version
         text, _, new, _ = self._pieces[index].end(whole)
         choice = self._choice(index, text, whole, new)
-        yield self._reply([choice.model_copy(update={"finish_reason": whole.finish_reason})])
+        yield self._reply([choice.model_copy(update=self._closing(index, whole))])
 
     def usage(self) -> TextReply:
         """Return the event after all choices, with the numbers of tokens."""
@@ -105,12 +111,16 @@ class TextChoices:
         prompt, echo = self._prompts[index], self._wanted.echo
         before = prompt.renderer.decode(prompt.token_ids) if echo else ""
         choice = self._choice(index, text_of(prompt.renderer, one), one, slice(0, None), before=before)
-        changes: dict[str, object] = {"finish_reason": one.finish_reason}
+        return choice.model_copy(update={**self._closing(index, one), "text": before + choice.text})
+
+    def _closing(self, index: int, one: Completion) -> dict[str, object]:
+        """Return what a choice has besides its tokens."""
+        prompt, found = self._prompts[index], dict[str, object](finish_reason=one.finish_reason)
         if one.prompt_logprobs is not None and self._wanted.wants_prompt_logprobs:
-            changes["prompt_logprobs"] = prompt_logprobs_of(prompt.renderer, prompt.token_ids, one)
+            found["prompt_logprobs"] = prompt_logprobs_of(prompt.renderer, prompt.token_ids, one)
         if self._wanted.return_token_ids:
-            changes["prompt_token_ids"] = prompt.token_ids
-        return choice.model_copy(update={**changes, "text": before + choice.text})
+            found["prompt_token_ids"] = prompt.token_ids
+        return found
 
     def _choice(
         self, index: int, text: str, part: CompletionPart | Completion, new: slice, before: str = ""

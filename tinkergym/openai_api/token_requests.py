@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tinkergym.agent.renderer import Renderer
-from tinkergym.errors import PromptTooLongError
+from tinkergym.errors import InvalidRequestError, PromptTooLongError
 from tinkergym.images.stored_images import image_file
 from tinkergym.openai_api.chat_messages import ReadImage, conversation
 from tinkergym.openai_api.chat_request import ChatRequest
@@ -120,6 +120,8 @@ def token_requests(
 
 def _room(prompt: Prompt) -> int:
     """Return how many tokens fit behind a prompt."""
+    if not prompt.token_ids:
+        raise InvalidRequestError("the prompt has no tokens", hint="write at least one", field="prompt")
     most = prompt.renderer.context_length
     room = most - len(prompt.token_ids)
     if room < 1:

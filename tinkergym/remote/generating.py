@@ -205,7 +205,9 @@ def _results(
     """Yield the lines of each row."""
     sampler = HttpSampler(policy.connection, SAMPLE_PATH, patience_seconds=_PATIENCE_SECONDS)
     with closing(sampler):
-        run = InOrder[_Work](sampler, in_flight=options.in_flight, ahead=_AHEAD * options.in_flight)
+        run = InOrder[_Work](
+            sampler, in_flight=options.in_flight, ahead=max(2, _AHEAD * options.in_flight // options.n)
+        )
         for done, answers in run.run(work):
             yield _lines(done, answers, plan, options)
 

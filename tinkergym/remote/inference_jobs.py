@@ -20,7 +20,6 @@ from tinkergym.remote.dataset_upload import upload
 from tinkergym.remote.generating import LOOKED_AT, GenerateOptions, look_at
 from tinkergym.remote.policy import Policy
 from tinkergym.schema.data import PromptNote, TokenSequence
-from tinkergym.schema.events import JobState
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.inference import RowResult
 from tinkergym.schema.jobs.inference import InferenceSpec
@@ -120,7 +119,8 @@ def write_results(api: Api, view: JobView, out: str | Path, *, token_ids: bool) 
         lines = islice(results(api, view, token_ids=token_ids, first_step=step + 1), there, None)
         for portion in iter(partial(_some, lines), []):
             file.write(portion)
-        if view.state is JobState.COMPLETED:
+        # Fewer than that are not all: a step's file is missing in the service.
+        if view.state.final and file.done > (view.step - 1) * n * spec.records_per_step:
             file.finish()
         return file
 

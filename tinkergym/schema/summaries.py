@@ -10,6 +10,7 @@ from tinkergym.schema.certificate import EpisodeFate
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import MOST_JOBS_LISTED, JobState
 from tinkergym.schema.model import MOST_EPISODES, UserSettings, WireModel
+from tinkergym.trajectory.trajectory import MOST_TOKENS
 
 Tag = Annotated[str, Field(min_length=1, max_length=60)]
 
@@ -51,7 +52,7 @@ class JobSummary(WireModel):
     loss: float | None = None
     seconds_left: float | None = None
     """Until the last step, as estimated at the newest one."""
-    warnings: list[str] = []
+    warnings: list[str] = Field([], max_length=1000)
     """Names of the warnings among the newest events."""
     labels: JobLabels = JobLabels()
 
@@ -109,22 +110,26 @@ class ChangedSettings(WireModel):
     changed: dict[str, JsonValue]
 
 
+MOST_ROWS = 10_000_000
+"""More than any run keeps."""
+
+
 class EpisodeRows(WireModel):
     """Stored episodes in columns, newest step first: one entry per seat with a trajectory."""
 
-    step: list[int] = []
-    index: list[int] = []
+    step: list[int] = Field([], max_length=MOST_ROWS)
+    index: list[int] = Field([], max_length=MOST_ROWS)
     """Number in its step; with the step it names the episode."""
-    agent: list[str] = []
-    environment: list[str] = []
+    agent: list[str] = Field([], max_length=MOST_ROWS)
+    environment: list[str] = Field([], max_length=MOST_ROWS)
     """Its id, if the job plays several; else empty."""
-    episode_return: list[float] = []
-    stop_reason: list[str] = []
-    turns: list[int] = []
-    sampled_tokens: list[int] = []
-    completed: list[bool] = []
+    episode_return: list[float] = Field([], max_length=MOST_ROWS)
+    stop_reason: list[str] = Field([], max_length=MOST_ROWS)
+    turns: list[int] = Field([], max_length=MOST_ROWS)
+    sampled_tokens: list[int] = Field([], max_length=MOST_ROWS)
+    completed: list[bool] = Field([], max_length=MOST_ROWS)
     """Whether the return is valid."""
-    trained: list[bool] = []
+    trained: list[bool] = Field([], max_length=MOST_ROWS)
     """Whether the seat is one that the job trains."""
 
 
@@ -145,7 +150,7 @@ class EpisodePage(WireModel):
 class TokenTexts(WireModel):
     """Each token of an agent's segments as text; that of a character with several is at its last one."""
 
-    segments: list[list[str]] | None
+    segments: list[Annotated[list[str], Field(max_length=MOST_TOKENS)]] | None = Field(max_length=MOST_TOKENS)
     """None if the tokenizer cannot be read here; `why_not` says why."""
     why_not: str = ""
 

@@ -178,7 +178,15 @@ class SpreadEngine:
         A replica that is late is not asked for the policy before it holds the version.
         """
         sha256 = self._own.publish(policy, version, weights, let_finish=let_finish)
-        manifest = self._source.offer(policy, weights, sha256)
+        try:
+            manifest = self._source.offer(policy, weights, sha256)
+        except OSError as error:
+            _log.error("version %d of %s stays on the pool's own engine: %s", version, policy, error)
+            with self._changed:
+                self._orders.pop(policy, None)
+            if not let_finish:
+                self._refuse_older(policy)
+            return sha256
         order = PublishOrder(policy=policy, version=version, manifest=manifest, let_finish=let_finish)
         with self._changed:
             self._orders[policy] = order

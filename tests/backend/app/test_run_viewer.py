@@ -7,13 +7,14 @@ import shutil
 import httpx
 import pytest
 
-from backend.app.run_viewer import DATABASE, main, opened
+from backend.app.run_viewer import main, opened
 from backend.catalog.limited_reads import LimitedReads
 from backend.config import ServiceConfig
 from backend.errors import ConfigError
 from backend.gateway.app import create_app
 from backend.gateway.assembly import assembled
 from backend.store.keys import LOCAL_TENANT
+from backend.store.place import DEFAULT_FILE
 from backend.store.store import Store
 from tests.tinkergym.certificates.made_run import Run
 from tinkergym.errors import InvalidRequestError
@@ -75,10 +76,10 @@ def test_shows_data_folder_and_changes_nothing_in_it(tmp_path):
     spec = RLSpec.model_validate({"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3})
     job_id = store.tenant(LOCAL_TENANT).create_job(spec, {}).job_id
     store.close()
-    before = hashlib.sha256((data / DATABASE).read_bytes()).hexdigest()
+    before = hashlib.sha256((data / DEFAULT_FILE).read_bytes()).hexdigest()
     page, (found,) = seen(data, tmp_path / "own", "/v1/jobs/summaries")
     assert (page, [one["job_id"] for one in found["jobs"]]) == ("/dashboard", [job_id])
-    assert hashlib.sha256((data / DATABASE).read_bytes()).hexdigest() == before
+    assert hashlib.sha256((data / DEFAULT_FILE).read_bytes()).hexdigest() == before
 
 
 @pytest.mark.parametrize("cut", [100, 3000, -12000])

@@ -142,6 +142,7 @@ def test_rests_the_seats_of_a_job_on_two_base_models(lab):
 def test_applies_change_to_one_policy_alone_and_survives_a_kill(jobs):
     job_id = jobs.start(**GAME, steps=4, checkpoint_every=4)
     jobs.play_step(job_id)
+    jobs.until(job_id, lambda: jobs.events(job_id, "step"))  # Else the change may reach step 1.
     jobs.tenant.change_settings(job_id, {"agents.o.learning_rate": 0.125, "updates": "only:o"})
     jobs.play_step(job_id)
     jobs.take_over(job_id)

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(not PYTHON, reason="the clients are not installed: make test-all PARTS=clients"),
 ]
 
-CHECKS = {"official": 24, "litellm": 4, "agents": 6, "langchain": 3}
+CHECKS = {"official": 21, "litellm": 4, "agents": 6, "langchain": 3}
 """What each program checks."""
 
 

@@ -60,3 +60,9 @@ def test_refuses_by_name(respond, given, param):
     error = refused.json()["error"]
     assert (refused.status_code, error["type"]) == (400, "invalid_request_error")
     assert (error["param"] or "").startswith(param)
+
+
+@pytest.mark.parametrize("given", [{"input": []}, {"input": [{"type": "reasoning", "summary": []}]}])
+def test_refuses_input_that_asks_nothing(api, given):
+    reply = api.post("responses", json={"model": "nano", **given})
+    assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 pytestmark = pytest.mark.service
@@ -50,3 +52,23 @@ def test_refuses_by_name(complete, given, param):
     error = refused.json()["error"]
     assert (refused.status_code, error["type"]) == (400, "invalid_request_error")
     assert error["param"].partition(".")[0] == param
+
+
+def test_scores_the_prompt_for_every_completion(complete):
+    reply = complete("SAY h<|im_end|>", n=2, echo=True, logprobs=0, max_tokens=1).json()
+    first, second = (choice["logprobs"]["token_logprobs"] for choice in reply["choices"])
+    assert first == second
+    assert None not in first[1:]
+
+
+def test_closes_streamed_choices_with_what_was_asked(complete):
+    wanted = {"stream": True, "return_token_ids": True, "prompt_logprobs": True}
+    lines = [line[6:] for line in complete(**wanted).text.split("\n") if line.startswith("data: {")]
+    last = next(one for one in reversed([json.loads(line) for line in lines]) if one["choices"])
+    assert last["choices"][0]["prompt_token_ids"]
+    assert last["choices"][0]["prompt_logprobs"]
+
+
+def test_refuses_a_prompt_without_tokens(complete):
+    reply = complete("")
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "prompt")

@@ -2,19 +2,24 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 
 from backend.config import GatewayLimits
 from backend.openai_api.sampled import patiently, unless_gone
-from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
+from tinkergym.errors import AuthenticationError, InvalidRequestError, ServiceUnavailableError
 
 
 class Client:
-    """A client that is connected until it hangs up, of a service with these limits."""
+    """A client that is connected until it hangs up, of a service with these limits that knows these keys."""
 
-    def __init__(self, **limits):
-        self.gone = asyncio.Event()
-        parts = SimpleNamespace(config=SimpleNamespace(limits=GatewayLimits(**limits)))
+    def __init__(self, keys=("tg-own",), **limits):
+        self.gone, self.headers = asyncio.Event(), Headers({"Authorization": "Bearer tg-own"})
+
+        async def rights_of(key):
+            return key if key in keys else None
+
+        parts = SimpleNamespace(config=SimpleNamespace(limits=GatewayLimits(**limits)), rights_of=rights_of)
         self.app = SimpleNamespace(state=SimpleNamespace(parts=parts))
 
     async def receive(self):
@@ -68,3 +73,11 @@ def test_gives_up_after_the_operators_time_or_a_refusal(error):
 
     with pytest.raises(type(error)):
         asyncio.run(ask())
+
+
+def test_waits_no_longer_with_a_revoked_key():
+    async def broken_off():
+        raise ServiceUnavailableError("broke off")
+
+    with pytest.raises(AuthenticationError):
+        asyncio.run(patiently(Client(keys=(), warm_up_seconds=600), broken_off))

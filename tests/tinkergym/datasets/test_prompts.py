@@ -108,3 +108,38 @@ def test_names_a_fault_in_its_row_only(renderer):
     assert [row.number for row in found] == list(range(5))
     assert (found[4].kept, found[0].kept) == ({"id": 4}, {})
     assert [row.number for row in prompts(renderer, *rows, keep=["id"], start=3)] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"instruction": "a", "chosen": "b", "rejected": "c"},
+        {"instruction": "a", "output": "b", "kto_tag": True},
+        {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "kto_tag": False},
+    ],
+)
+def test_asks_what_preferences_are_about(renderer, row):
+    (found,) = prompts(renderer, row)
+    assert found.fault == ""
+    assert found.token_ids == prompts(renderer, {"prompt": "a"})[0].token_ids
+
+
+def test_asks_with_columns_that_are_kept_too(renderer):
+    row = {"instruction": "Add.", "input": "1 and 2", "output": "3"}
+    (found,) = prompts(renderer, row, keep=["input"])
+    assert found.token_ids == prompts(renderer, row)[0].token_ids
+    assert found.kept == {"input": "1 and 2"}
+
+
+@pytest.mark.parametrize(
+    "line", ['{"prompt": "a", "id": ' + "[" * 600 + "]" * 600 + "}", '{"instruction": "a", "history": 3}']
+)
+def test_names_faults_that_readers_stumble_over(renderer, tmp_path, line):
+    (tmp_path / "rows.jsonl").write_text(line + '\n{"prompt": "next"}\n')
+    found = list(prompt_rows(tmp_path / "rows.jsonl", renderer, keep=["id"]))
+    assert [bool(one.fault) for one in found] == [True, False]
+
+
+def test_keeps_half_characters_as_escapes(renderer):
+    (found,) = prompts(renderer, {"prompt": "a", "id": "\ud800"}, keep=["id"])
+    assert found.kept == {"id": "\\ud800"}

@@ -11,11 +11,18 @@ def test_counts_trained_tokens_over_spans():
 
 
 @pytest.mark.parametrize(
-    "trained", [[(0, 1)], [(1, 1)], [(2, 1)], [(1, 9)], [(2, 3), (1, 2)], [(1, 3), (2, 3)], []]
+    "trained", [[(0, 1)], [(1, 1)], [(2, 1)], [(1, 9)], [(2, 3), (1, 2)], [(1, 3), (2, 3)]]
 )
 def test_orders_spans_within_the_tokens(trained):
     with pytest.raises(ValidationError):
         TokenSequence(token_ids=[1, 2, 3], trained=trained)
+
+
+def test_requires_spans_of_all_but_prompts():
+    untrained = {"token_ids": [1, 2, 3], "trained": []}
+    with pytest.raises(ValidationError):
+        DataChunk(kind="sft", records=[[untrained]])
+    assert DataChunk(kind="prompts", records=[[untrained]], notes=[{}]).records
 
 
 @pytest.mark.parametrize(("kind", "sequences"), [("sft", 2), ("preference", 1), ("sft", 0)])

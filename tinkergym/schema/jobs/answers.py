@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Self
 
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.evaluate_every import EvaluatedTasks, EvaluateEvery
 from tinkergym.schema.jobs.parts import CollapseGuard
 from tinkergym.schema.jobs.seats import SeatSettings
@@ -19,6 +20,11 @@ class DefaultAnswers:
     """Whether its client's calls train the policy, without train steps of its own."""
     samples_only: ClassVar[bool] = False
     """Whether it trains nothing."""
+
+    @property
+    def row_decoding(self) -> Decoding | None:
+        """How completions of a dataset's rows are drawn, if the job samples those."""
+        return None
 
     @property
     def other_models(self) -> dict[str, str]:

@@ -17,6 +17,10 @@ from tinkergym.trajectory.trajectory import TokenId
 _OF_TRAINING = ("adapter", "initial_policy", "optimizer", "sampling", "checkpoint_every", "keep_checkpoints")
 
 
+_MOST_COMPLETIONS = 16_384
+"""Of a step: all are in memory until it is recorded."""
+
+
 class InferenceSpec(TrainingSpec):
     """Sample completions of a dataset's rows, part by part; a step is a part of the rows."""
 
@@ -37,9 +41,14 @@ class InferenceSpec(TrainingSpec):
     stop_ids: list[TokenId] = Field([], max_length=1024)
     """Token ids at which a completion ends; the client's renderer has them."""
     rows_per_step: int = Field(256, ge=1, le=100_000)
-    """Rows per step. What is done is kept after each."""
+    """Rows per step. What is done is kept after each. Fewer if those have more than 16,384 completions."""
     steps: int = Field(1, ge=1, le=10**9)
     """Steps; recorded by the service."""
+
+    @property
+    def row_decoding(self) -> Decoding:
+        """As `decoding`."""
+        return self.decoding
 
     @property
     def trained_agents(self) -> tuple[str, ...]:
@@ -72,7 +81,8 @@ class InferenceSpec(TrainingSpec):
 
     def with_records(self, records: int) -> Self:
         """Return the job with its steps."""
-        return self.model_copy(update={"steps": math.ceil(records / self.rows_per_step)})
+        rows = max(1, min(self.rows_per_step, _MOST_COMPLETIONS // self.n))
+        return self.model_copy(update={"rows_per_step": rows, "steps": math.ceil(records / rows)})
 
     @property
     def step_work(self) -> tuple[object, ...]:

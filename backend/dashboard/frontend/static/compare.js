@@ -23,6 +23,7 @@ export async function show(main, ids) {
     h("option", { value: "" }, "Add a run…"), jobs.filter((one) => !chosen.includes(one.job_id)).map((one) => h("option", { value: one.job_id }, one.name ? `${one.name} (${one.job_id})` : one.job_id)));
   const box = h("div");
   const view = { axis: "step", smoothing: 0 };
+  let runs = [];
   const draw = () => drawCharts(charts, runs, view);
   const charts = h("div", { class: "charts" });
   replace(main, h("h1", null, "Compare runs"),
@@ -31,7 +32,6 @@ export async function show(main, ids) {
       h("label", null, "smooth ", h("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: 0, oninput: (event) => { view.smoothing = Number(event.target.value); draw(); } }))),
     box, charts);
   if (chosen.length < 2) return fill(box, h("p", { class: "quiet" }, "Choose two to six runs."));
-  let runs = [];
   try {
     runs = await Promise.all(chosen.map(async (id) => {
       const [one, series, evaluations] = await Promise.all([get(job(id)), get(job(id, "/series?points=1500")), get(job(id, "/evaluations"))]);
@@ -41,7 +41,7 @@ export async function show(main, ids) {
     return replace(box, problem(error));
   }
   draw();
-  main.append(evaluations(runs), settings(runs));
+  fill(main, evaluations(runs), settings(runs));
 }
 
 function drawCharts(box, runs, view) {

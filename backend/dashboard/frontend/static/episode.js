@@ -34,7 +34,7 @@ export async function show(main, jobId, episodeId) {
         h("a", { class: "button", href: path }, "The run"), h("button", { type: "button", onclick: () => exported(main, view, axes) }, "Export as one file"))),
     h("p", { class: "quiet" }, view.episode.episode_id, " · ", view.environment),
     facts(view, seats),
-    group.length > 1 ? h("nav", { class: "group", "aria-label": "Group" }, h("span", { class: "small quiet" }, "Same task: "), [...group].map(([index, text]) =>
+    group.size > 1 ? h("nav", { class: "group", "aria-label": "Group" }, h("span", { class: "small quiet" }, "Same task: "), [...group].map(([index, text]) =>
       h("a", { href: sibling(index), "aria-current": index === view.index ? "page" : null, class: "button small" }, text)),
       h("a", { class: "small", href: `${path}/group/${view.step}/${view.group_number}` }, "side by side")) : null,
     seats.some((seat) => seat.error) ? seats.filter((seat) => seat.error).map((seat) => h("details", { open: true, class: "problem" }, h("summary", null, `${seat.agent} failed: ${words(seat.stop_reason)}`), h("pre", { class: "said" }, seat.error))) : null,
