@@ -28,6 +28,23 @@ def deliver_parts(deliver: Deliver, parts: Sequence[CompletionPart]) -> None:
         take(parts)
 
 
+class PassedOn:
+    """Passes on to a caller what an engine delivers; implements `Deliver` with a `__call__` of a subclass."""
+
+    def __init__(self, deliver: Deliver) -> None:
+        """Pass on to `deliver`."""
+        self._deliver = deliver
+
+    @property
+    def gone(self) -> bool:
+        """See `Deliver`."""
+        return bool(getattr(self._deliver, "gone", False))
+
+    def parts(self, parts: Sequence[CompletionPart]) -> None:
+        """See `Deliver`."""
+        deliver_parts(self._deliver, parts)
+
+
 class SamplingEngine(Protocol):
     """Samples tokens from one base model under many policies.
 

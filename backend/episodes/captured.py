@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from backend.engines.protocol import Deliver, deliver_parts
+from backend.engines.protocol import Deliver, PassedOn
 from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 from tinkergym.trajectory.digests import NO_DIGEST, completion_digest
 
 _MOST_LEASES = 20_000
@@ -78,20 +78,12 @@ class CapturedTokens:
             self._seconds += time.thread_time() - begun
 
 
-class _Watching:
+class _Watching(PassedOn):
     """Records completions before passing them on, because a worker may submit before this returns."""
 
     def __init__(self, captured: CapturedTokens, deliver: Deliver, leases: Mapping[str, str]) -> None:
-        self._captured, self._deliver, self._leases = captured, deliver, leases
-
-    @property
-    def gone(self) -> bool:
-        """See `Deliver`."""
-        return bool(getattr(self._deliver, "gone", False))
-
-    def parts(self, parts: Sequence[CompletionPart]) -> None:
-        """See `Deliver`."""
-        deliver_parts(self._deliver, parts)
+        super().__init__(deliver)
+        self._captured, self._leases = captured, leases
 
     def __call__(self, answers: Sequence[Completion | SampleFailure]) -> None:
         self._captured.note(answers, self._leases)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request, Response
@@ -9,8 +10,9 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 from backend.gateway.dependencies import Body, Tenant, body_of, describes
 from backend.gateway.fair_routes import FairRoute
 from backend.gateway.fair_threads import FairThreads
-from backend.gateway.wiring import parts_of
+from backend.gateway.wiring import GatewayParts, parts_of
 from backend.store.images import Images
+from backend.store.store import TenantStore
 from tinkergym.schema.data import ImageKept, ImageNames
 
 router = APIRouter(prefix="/v1/images", route_class=FairRoute)
@@ -22,23 +24,23 @@ _FILE: dict[str, dict[str, str]] = {"image/png": {}, "image/jpeg": {}, "image/we
 @router.put("/{sha256}", openapi_extra={"requestBody": {"required": True, "content": _FILE}})
 async def put_image(request: Request, tenant: Tenant, sha256: Sha256Path, body: Body) -> ImageKept:
     """Store a PNG, JPEG or WebP file under the SHA-256 of its bytes."""
-    parts = parts_of(request)
-    limits = parts.config.limits
-
-    def keep() -> None:
-        Images(parts.config.images, tenant.images, room=parts.image_room, check=parts.image_check).add(
-            sha256,
-            body,
-            most_bytes=limits.image_bytes,
-            most_pixels=limits.image_pixels,
-            most_in_all=limits.images_bytes,
-            most_images=limits.stored_images,
-            unfinished_since=tenant.unfinished_since(),
-        )
-
     threads: FairThreads = request.app.state.image_checks
-    await threads.run(tenant.tenant_id, keep)
+    await threads.run(tenant.tenant_id, partial(keep_image, parts_of(request), tenant, sha256, body))
     return ImageKept(sha256=sha256)
+
+
+def keep_image(parts: GatewayParts, tenant: TenantStore, sha256: str, data: bytes | bytearray) -> None:
+    """Check an image, and store it for this tenant within the service's limits; blocks meanwhile."""
+    limits = parts.config.limits
+    Images(parts.config.images, tenant.images, room=parts.image_room, check=parts.image_check).add(
+        sha256,
+        data,
+        most_bytes=limits.image_bytes,
+        most_pixels=limits.image_pixels,
+        most_in_all=limits.images_bytes,
+        most_images=limits.stored_images,
+        unfinished_since=tenant.unfinished_since(),
+    )
 
 
 @router.get("/{sha256}", response_class=Response, responses={200: {"content": _FILE}})

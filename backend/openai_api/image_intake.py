@@ -6,8 +6,8 @@ import hashlib
 
 from fastapi import Request
 
+from backend.gateway.routes_images import keep_image
 from backend.gateway.wiring import parts_of
-from backend.store.images import Images
 from backend.store.store import TenantStore
 from tinkergym.images.stored_images import ImageFile, alive
 from tinkergym.openai_api.chat_messages import ReadImage
@@ -23,15 +23,7 @@ def image_reader(request: Request, tenant: TenantStore) -> ReadImage:
         width, height = parts.image_check(
             data, most_bytes=limits.image_bytes, most_pixels=limits.image_pixels
         )
-        Images(parts.config.images, tenant.images, room=parts.image_room, check=parts.image_check).add(
-            sha256,
-            data,
-            most_bytes=limits.image_bytes,
-            most_pixels=limits.image_pixels,
-            most_in_all=limits.images_bytes,
-            most_images=limits.stored_images,
-            unfinished_since=tenant.unfinished_since(),
-        )
+        keep_image(parts, tenant, sha256, data)
         return alive(sha256) or ImageFile(data, sha256, width, height)
 
     return read

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from backend.compute.weights import PolicyWeights
 from backend.engines.failures import failure, version_gone
-from backend.engines.protocol import Deliver, SamplingEngine, deliver_parts
+from backend.engines.protocol import Deliver, PassedOn, SamplingEngine
 from backend.engines.spread.orders import EngineJoins, HeldVersion, PublishOrder, RetireOrder, WantedPieces
 from backend.engines.spread.replica import AskedBatch, Replica
 from backend.engines.spread.replica_choice import ReplicaChoice
@@ -29,7 +29,6 @@ from backend.network.worker_calls import WorkerAddress, WorkerCalls
 from tinkergym.errors import PolicyVersionGoneError, ServiceUnavailableError, TinkerGymError, from_wire
 from tinkergym.schema.sampling import (
     Completion,
-    CompletionPart,
     SampleFailure,
     SampleRequest,
     read_answer,
@@ -411,21 +410,14 @@ class SpreadEngine:
                 self._own_asked = {one for one in self._own_asked if not one.gone}
 
 
-class _CountedDeliver:
+class _CountedDeliver(PassedOn):
     """Counts the answers of the pool's own engine to one caller; implements `Deliver`."""
 
     def __init__(
         self, deliver: Deliver, unanswered: int, answered: Callable[[_CountedDeliver], None]
     ) -> None:
-        self._deliver, self._answered = deliver, answered
-        self.unanswered = unanswered
-
-    @property
-    def gone(self) -> bool:
-        return bool(getattr(self._deliver, "gone", False))
-
-    def parts(self, parts: Sequence[CompletionPart]) -> None:
-        deliver_parts(self._deliver, parts)
+        super().__init__(deliver)
+        self.unanswered, self._answered = unanswered, answered
 
     def __call__(self, answers: Sequence[Completion | SampleFailure]) -> None:
         self.unanswered -= len(answers)
