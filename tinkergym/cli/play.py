@@ -174,10 +174,11 @@ def _policy_plays(
         player = named_policy(client, name, decoding)
         player.environment_prompt = system_prompt_of(made)
         seated = not watch and _take_opponents_seat(made, as_json=as_json)
+        chat = player.chat()
         table = table_of(
-            player.act,
+            chat.act,
             prompt=player.system_prompt,
-            reset=player.reset,
+            reset=chat.reset,
             policy_tools=player.tools,
             seated=seated,
         )

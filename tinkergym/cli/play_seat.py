@@ -22,6 +22,7 @@ from tinkergym.remote.api import Api
 from tinkergym.remote.client import Client
 from tinkergym.remote.game_players import find_seats, is_offered
 from tinkergym.remote.policy import Policy
+from tinkergym.remote.policy_chat import PolicyChat
 from tinkergym.rollout.environment_host import system_prompt_of
 from tinkergym.rollout.game_table import GameTable
 from tinkergym.rollout.table_players import ScriptedPlayer, offered
@@ -149,7 +150,7 @@ class _Others:
 
     def __init__(self, table: GameTable, players: Mapping[str, Player]) -> None:
         self._table, self._players = table, players
-        self._policies: dict[str, Policy] = {}
+        self._chats: dict[str, PolicyChat] = {}
         self._scripts: dict[str, Any] = {}
 
     @property
@@ -164,16 +165,17 @@ class _Others:
                 script = ScriptedPlayer(self._table.unwrapped, player.plays, seed * 1009 + number)
                 self._scripts[agent] = script
                 continue
-            if agent not in self._policies:
-                self._policies[agent] = player.plays.copy()  # type: ignore[union-attr] # a remote policy
-                self._policies[agent].environment_prompt = system_prompt_of(self._table)
-            self._policies[agent].reset(seed=seed * 1009 + number)
+            if agent not in self._chats:
+                assert isinstance(player.plays, Policy)
+                player.plays.environment_prompt = system_prompt_of(self._table)
+                self._chats[agent] = player.plays.chat()
+            self._chats[agent].reset(seed=seed * 1009 + number)
 
     def act(self, standing: Standing) -> str:
         """Return the agent's action."""
         if standing.agent in self._scripts:
             return str(self._scripts[standing.agent].act(standing.agent, standing.observation))
-        return self._policies[standing.agent].act(standing.observation)
+        return self._chats[standing.agent].act(standing.observation)
 
 
 class _Game:

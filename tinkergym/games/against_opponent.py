@@ -19,7 +19,10 @@ _MOST_BEGINNINGS = 10
 
 
 class TextPlayer(Protocol):
-    """Reads an observation and returns an action. May also have `reset(seed)`."""
+    """Reads an observation and returns an action.
+
+    May also have `reset(seed)`, which begins a game, or `chat()`, which returns a player that remembers one.
+    """
 
     def act(self, observation: str) -> str:
         """Return the action."""
@@ -174,7 +177,9 @@ class AgainstOpponent(gym.Env[str, str]):
         offered = getattr(self.game or self._table, "opponents", ())
         chosen = offered[0] if opponent is None and offered else opponent
         if callable(getattr(chosen, "act", None)):
-            self._opponent = chosen  # type: ignore[assignment] # just looked at
+            # A policy of the service remembers a game in a conversation.
+            converse = None if hasattr(chosen, "reset") else getattr(chosen, "chat", None)
+            self._opponent = chosen if converse is None else converse()  # type: ignore[assignment] # looked at
             return
         check = getattr(self._table, "check_opponent", None)
         if check is None or not isinstance(chosen, str):

@@ -1,39 +1,30 @@
-"""A policy of the service to act with: text in, text out.
-
-The conversation is kept here, token for token, by the same `AgentLoop` as in training.
-"""
+"""A policy of the service to act with: text in, text out."""
 
 from __future__ import annotations
 
-import uuid
-import weakref
+import hashlib
+import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Self, Unpack
 
 import numpy as np
 
-from tinkergym.agent.agent_loop import AgentLoop, variables_in
-from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
+from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.datasets.rows import DataSource
 from tinkergym.display.html import card
-from tinkergym.errors import (
-    EpisodeProtocolError,
-    InvalidRequestError,
-    PromptTooLongError,
-    ServiceUnavailableError,
-    from_wire,
-)
+from tinkergym.errors import InvalidRequestError, ServiceUnavailableError, from_wire
 from tinkergym.evaluation.evaluate import EnvironmentSource, Evaluation, evaluate
 from tinkergym.messages import Observation
 from tinkergym.remote.api import Api
-from tinkergym.remote.ask import SAMPLE_PATH, ask
+from tinkergym.remote.ask import SAMPLE_PATH
 from tinkergym.remote.generating import IN_FLIGHT, Generated, GenerateOptions, generate
 from tinkergym.remote.http_sampler import HttpSampler
+from tinkergym.remote.policy_chat import PolicyChat
 from tinkergym.remote.transport import Connection
-from tinkergym.rollout.table_tools import SeatToolbox
-from tinkergym.schema.chat_templates import variables_fault
 from tinkergym.schema.decoding import Decoding, DecodingOptions, SeededOptions
 from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationLine, EvaluationRequest
 from tinkergym.schema.ids import PolicyRef, policy_of
@@ -42,26 +33,20 @@ from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.sampling import SampleRequest
 from tinkergym.schema.seat_tools import SeatTools
-from tinkergym.trajectory.trajectory import StopReason
+
+_MOST_ASKED = 100_000
+"""Prompts whose number of calls a policy remembers."""
 
 
 class Policy:
-    """Acts on observations. One policy object holds one conversation at a time.
+    """Acts on observations, in any number of threads.
 
-    `act` remembers the conversation since the last `reset`, so in a multi-turn environment the model sees the
-    whole episode, as in training. Call `reset` at the start of each episode:
+    `act` answers one observation as if it were the first, whatever was asked before:
 
-        policy = job.policy()
-        for seed in range(10):
-            observation, info = env.reset(seed=seed)
-            policy.reset()                       # not needed before the first episode
-            over = False
-            while not over:
-                observation, reward, terminated, truncated, info = env.step(policy.act(observation))
-                over = terminated or truncated
+        answers = [policy.act(question) for question in questions]
 
-    `tinkergym.evaluate` and `TrainRemotely` do this themselves. Threads that play concurrently need one
-    policy object each (`policy.copy()`).
+    An episode of several turns is a conversation: `chat` returns one, which remembers what it was shown, as
+    in training. `tinkergym.evaluate` and `TrainRemotely` do this themselves.
     """
 
     def __init__(
@@ -118,14 +103,11 @@ class Policy:
         self._renderer, self.chat_template = renderer, chat_template
         self.template_variables, self.template_date = dict(template_variables or {}), template_date
         self.tools = tools
-        self._own_toolbox: SeatToolbox | None = None
-        self._loop: AgentLoop | None = None
-        self._pending: SampleRequest | None = None
-        self._id = uuid.uuid4().hex[:12]
-        self._episodes = 0
-        self._episode_seed: int | None = None
+        self._lock = threading.Lock()
+        self._asked: BoundedDict[bytes, int] = BoundedDict(_MOST_ASKED)
+        """How often each prompt was asked."""
         self.last_version: int | None = None
-        """The version that sampled the last action."""
+        """The version that sampled the last answer of `act`, of any thread."""
 
     @classmethod
     def of_job(
@@ -194,35 +176,15 @@ class Policy:
         }
         return card(f"Policy {self.name}", {name: value for name, value in rows.items() if value is not None})
 
-    def copy(self) -> Policy:
-        """Return the same policy with its own, empty conversation."""
-        return Policy(
-            self._api,
-            name=self.name,
-            model=self.model,
-            version=self.version,
-            decoding=self.decoding,
-            limits=self.limits,
-            system_prompt=self.system_prompt,
-            reasoning=self.reasoning,
-            environment_prompt=self.environment_prompt,
-            environment_variables=self.environment_variables,
-            renderer=self._renderer,
-            chat_template=self.chat_template,
-            template_variables=self.template_variables,
-            template_date=self.template_date,
-            tools=self.tools,
-            trained_in=self.trained_in,
-        )
-
     @property
     def renderer(self) -> Renderer:
         """Turns messages into the model's token ids; fetched from the service once."""
-        if self._renderer is None:
-            bundle = self._api.renderer(self.model, self.chat_template)
-            own = bundle.with_settings(self.template_variables, self.template_date)
-            self._renderer = Renderer.from_bundle(own)
-        return self._renderer
+        with self._lock:
+            if self._renderer is None:
+                bundle = self._api.renderer(self.model, self.chat_template)
+                own = bundle.with_settings(self.template_variables, self.template_date)
+                self._renderer = Renderer.from_bundle(own)
+            return self._renderer
 
     @property
     def connection(self) -> Connection:
@@ -276,17 +238,15 @@ class Policy:
                 hint="evaluate again",
             )
 
-    def reset(self, seed: int | None = None) -> None:
-        """Begin a new episode: the next observation is its first.
+    def chat(self, *, seed: int | None = None) -> PolicyChat:
+        """Return a new conversation, for the observations of an episode of several turns.
 
         Args:
-            seed: Seed of this episode's actions, combined with the policy's own. The same two give the same
-                actions, whatever was played before. None uses a different one for each episode.
+            seed: Seed of its first episode's actions, combined with the policy's own. The same two give the
+                same actions, whatever was played before. None takes it from the first observation, and from
+                how often this object was shown it.
         """
-        if self._loop is not None:
-            self._loop = self._pending = None
-            self._episodes += 1
-        self._episode_seed = seed
+        return PolicyChat(self, seed=seed)
 
     def act(
         self,
@@ -295,46 +255,33 @@ class Policy:
         *,
         template_variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """Act on an observation: the first of an episode, or the response to the last action.
+        """Answer an observation independently of all others; see `chat` for a conversation.
+
+        Threads may call it at the same time and get the answers of one call after another. With a temperature
+        above 0, an observation that is asked again is sampled anew.
 
         A policy that was trained with tools calls them here before it answers, up to their `max_calls`.
 
         Args:
             observation: Text, messages, or a mapping of them; see `tinkergym.messages`.
-            info: What `reset` returned with the first observation: its `template_variables` apply, except
-                those that the policy was trained with.
-            template_variables: Values for this episode that replace all others, given with its first
-                observation.
+            info: What `env.reset` returned with it: its `template_variables` apply, except those that the
+                policy was trained with.
+            template_variables: Values for this call that replace all others.
 
         Returns:
-            The action for `env.step`.
+            The answer.
 
         Raises:
-            PromptTooLongError: The first observation leaves no room for a completion in the model's context.
-            EpisodeProtocolError: The conversation has reached a limit; see `reset`.
-            ServiceUnavailableError: Sampling failed; calling again with the same observation is safe.
+            PromptTooLongError: The observation leaves no room for a completion in the model's context.
+            EpisodeProtocolError: The observation cannot be read.
+            ServiceUnavailableError: Sampling failed; try again.
             InvalidToolError: A tool that it was trained with is not installed here.
             TemplateError: The chat template does not use one of `template_variables`.
-            InvalidRequestError: `template_variables` are given within an episode.
         """
-        if template_variables and self._loop is not None:
-            raise InvalidRequestError(
-                "can only be given with the first observation of an episode",
-                hint="leave them out, or call policy.reset() first",
-                field="template_variables",
-            )
-        if self._pending is None:  # Otherwise the last attempt to sample failed, and this is a retry.
-            self._pending = self._hear(observation, info, template_variables)
-        while True:
-            completion = ask(self._api.connection, self._pending)
-            self._pending = None
-            self.last_version = completion.policy_version
-            assert self._loop is not None
-            action = self._loop.receive(completion)
-            called = None if self.tools is None else self._toolbox(self.tools).called(self.name, action)
-            if called is None:
-                return action
-            self._pending = self._hear(called.observation)
+        with closing(self.chat()) as chat:
+            answer = chat.act(observation, info, template_variables=template_variables)
+            self.last_version = chat.last_version
+            return answer
 
     def evaluate(
         self,
@@ -444,53 +391,24 @@ class Policy:
             return self.version
         return self._api.job(PolicyRef.parse(self.name).owner).policy_version
 
-    def _hear(
-        self,
-        observation: Observation,
-        info: Mapping[str, Any] | None = None,
-        variables: Mapping[str, Any] | None = None,
-    ) -> SampleRequest:
-        first = self._loop is None
-        if self._loop is None:
-            prompt = self.environment_prompt
-            if self.tools is not None:
-                toolbox = self._toolbox(self.tools)
-                toolbox.begin()
-                prompt = toolbox.prompt(prompt)
-            if variables and (fault := variables_fault(variables)):
-                raise fault.error()
-            self._loop = AgentLoop(self.renderer.with_tools((), variables), self._plan())
-            shown = {**self.environment_variables, **variables_in(info)}
-            about = {"template_variables": shown}
-            request = self._loop.begin(observation, about, environment_prompt=prompt)
+    def sampling_seed(self, first: SampleRequest, seed: int | None) -> int:
+        """Return the seed of a conversation's first turn.
+
+        Args:
+            first: Its first request. Without a seed, different prompts sample independently, in any order.
+            seed: As for `chat`.
+        """
+        if seed is not None:
+            entropy = [self.decoding.seed, seed, 1]  # The 1 separates given seeds from others.
         else:
-            request = self._loop.stepped(observation, 0.0, False, False)
-        if request is not None:
-            return request
-        reason, error = self._loop.stop_reason, self._loop.trajectory().error
-        self.reset()
-        if reason is StopReason.ENVIRONMENT_ERROR:
-            raise EpisodeProtocolError(f"act() cannot read the observation: {error}", field="observation")
-        if first:
-            raise PromptTooLongError(f"the first observation is too long: {error}", field="observation")
-        raise EpisodeProtocolError(
-            f"the conversation has reached its {reason}{f': {error}' if error else ''}",
-            hint="if a new episode has begun, call policy.reset() before its first act()",
-            code="conversation_full",
-        )
-
-    def _toolbox(self, settings: SeatTools) -> SeatToolbox:
-        if self._own_toolbox is None:
-            self._own_toolbox = SeatToolbox(settings)
-            weakref.finalize(self, self._own_toolbox.close)
-        return self._own_toolbox
-
-    def _plan(self) -> EpisodePlan:
-        # The 1 separates given seeds from counted ones.
-        episode = [self._episodes] if self._episode_seed is None else [self._episode_seed, 1]
-        seed = int(np.random.SeedSequence([self.decoding.seed, *episode]).generate_state(1, np.uint64)[0])
-        decoding = self.decoding.model_copy(update={"seed": seed >> 1})  # Room for later turns.
-        return EpisodePlan.for_policy(self, decoding, episode_id=f"act-{self._id}-{self._episodes}", seed=0)
+            prompt = [first.prompt_ids, [span.sha256 for span in first.images]]
+            digest = hashlib.blake2b(json.dumps(prompt).encode(), digest_size=16).digest()
+            with self._lock:
+                before = self._asked.get(digest, 0)
+                self._asked[digest] = before + 1
+            entropy = [self.decoding.seed, int.from_bytes(digest), before]
+        drawn = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
+        return drawn >> 1  # Room for later turns.
 
 
 def _trained_at(view: JobView, agent: str) -> str:

@@ -155,8 +155,9 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         )
         self._info: Any = None
         """What the last `reset` returned with its observation."""
-        self._trained = self.job.policy()
-        self._trained.environment_prompt = self._environment_prompt
+        trained = self.job.policy()
+        trained.environment_prompt = self._environment_prompt
+        self._trained = trained.chat()
 
     @property
     def training(self) -> bool:

@@ -96,13 +96,13 @@ SEEDS = (1000, 1001, 1002)
 
 
 def played_by_hand(policy, environment):
-    env = make(environment)
+    env, chat = make(environment), policy.chat()
     for seed in SEEDS:
         observation, _ = env.reset(seed=seed)
-        policy.reset()
+        chat.reset()
         over = False
         while not over:
-            observation, _, terminated, truncated, _ = env.step(policy.act(observation))
+            observation, _, terminated, truncated, _ = env.step(chat.act(observation))
             over = terminated or truncated
 
 
@@ -112,7 +112,7 @@ def test_reads_in_act_and_evaluate_what_training_read(trained, environment):
     assert prompts.new() == in_training
     job.policy().evaluate(environment, episodes=len(SEEDS), seed=SEEDS[0])
     assert prompts.new() == in_training
-    played_by_hand(client.job(job.id).policy().copy(), environment)  # of a job that another script started
+    played_by_hand(client.job(job.id).policy(), environment)  # of a job that another script started
     assert prompts.new() == in_training
 
 
@@ -228,15 +228,16 @@ def test_reads_same_by_policy_trained_with_tools_wherever_it_acts(with_seat_tool
     job, _, prompts, in_training = with_seat_tools
     renderer = job.policy(agent="player_0").renderer
     assert any("</tool_response>" in renderer.decode(one) for one in in_training)
-    policies = {agent: job.policy(agent=agent).copy() for agent in SEATS}
+    policies = {agent: job.policy(agent=agent) for agent in SEATS}
+    chats = {agent: policy.chat() for agent, policy in policies.items()}
     game = tg.make_game(GAME)
     for seed in (1000, 1001):
         game.reset(seed=seed)
-        for policy in policies.values():
-            policy.reset()
+        for chat in chats.values():
+            chat.reset()
         for agent in game.agent_iter():
             observation, _, terminated, truncated, _ = game.last()
-            game.step(None if terminated or truncated else policies[agent].act(observation))
+            game.step(None if terminated or truncated else chats[agent].act(observation))
     assert prompts.new() == in_training
     players = {agent: Player(name=agent, plays=policy, temperature=0.0) for agent, policy in policies.items()}
     play_matches([Match(seats=players, seed=seed) for seed in (1000, 1001)], EnvironmentRef(id=GAME))

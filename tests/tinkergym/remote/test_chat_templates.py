@@ -95,9 +95,10 @@ def test_prompts_with_variables_of_environment_unless_job_sets_them(service, cli
     assert first_prompt(service, client, job).startswith(f"01 Mar 2026|{shown}|<|im_start|>USER")
     assert job.spec.template_sha256
     assert job.spec.environment_variables == {"effort": "low"}
-    policy = job.policy()
-    policy.act("Say ok.")
-    assert f"|{shown}|" in policy.renderer.decode(policy._loop._ledger.context())
+    service.sampled.clear()
+    job.policy().act("Say ok.")
+    (asked,) = service.sampled[0]
+    assert f"|{shown}|" in job.policy().renderer.decode(asked.prompt_ids)
 
 
 def test_acts_with_variables_and_date_of_training_unless_asked_otherwise(client):
@@ -110,7 +111,7 @@ def test_acts_with_variables_and_date_of_training_unless_asked_otherwise(client)
             0
         ]
 
-    assert opening(client.policy(job.id)) == opening(job.policy().copy()) == "01 Mar 2026|high|"
+    assert opening(client.policy(job.id)) == opening(job.policy()) == "01 Mar 2026|high|"
     asked = client.policy(job.id, template_variables={"effort": "none"}, template_date="2027-01-31")
     assert opening(asked) == "31 Jan 2027|none|"
     assert client.policy("nano", **given).act("hi", template_variables={"effort": "low"}) == "ok"
@@ -124,9 +125,10 @@ def test_refuses_unknown_variables_and_those_within_an_episode(client):
     policy = client.policy("nano", chat_template=DATED)
     with pytest.raises(tg.errors.TemplateError):
         policy.act("hi", template_variables={"efort": 1})
-    policy.act("hi")
+    chat = policy.chat()
+    chat.act("hi")
     with pytest.raises(InvalidRequestError) as refused:
-        policy.act("ho", template_variables={"effort": "low"})
+        chat.act("ho", template_variables={"effort": "low"})
     assert refused.value.field == "template_variables"
 
 

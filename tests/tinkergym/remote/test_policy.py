@@ -1,3 +1,5 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -49,21 +51,44 @@ def policy(start_service):
 
 
 def test_plays_episode_of_several_turns_as_one_conversation(policy):
+    chat = policy.chat()
     # Without a system prompt the policy sees 1 message, then 3 (its own answer among them).
-    assert policy.act("first") == "1"
-    assert policy.act("second") == "3"
+    assert (chat.act("first"), policy.chat().act("first"), policy.act("other")) == ("1", "1", "1")
+    assert chat.act("second") == "3"
+    chat.reset()
+    assert chat.act("first again") == "1"
 
 
-def test_begins_new_conversation_on_reset(policy):
-    policy.act("first")
-    policy.reset()
-    assert policy.act("first again") == "1"
+def echo_seeds(service):
+    """Return what was asked: each prompt with its seed."""
+    return sorted((tuple(one.prompt_ids), one.seed) for batch in service.sampled for one in batch)
 
 
-def test_keeps_own_conversations_in_copies(policy):
-    policy.act("first")
-    assert policy.copy().act("first") == "1"
-    assert policy.act("second") == "3"
+def test_answers_questions_independently_in_any_order_and_thread(start_service, connect):
+    service = start_service(lambda prompt: prompt.partition("user\n")[2][:3])
+    client = connect()
+    questions = [f"{number:03}" for number in range(64)]
+    policy = client.policy("nano", seed=5)
+    assert [policy.act(question) for question in questions] == questions
+    in_order = echo_seeds(service)
+    assert len({seed for _, seed in in_order}) == 64
+    for play in ("alone", "threads"):
+        service.sampled.clear()
+        if play == "alone":
+            for question in questions:
+                client.policy("nano", seed=5).act(question)
+        else:
+            shared = client.policy("nano", seed=5)
+            with ThreadPoolExecutor(16) as threads:
+                assert list(threads.map(shared.act, questions)) == questions
+        assert echo_seeds(service) == in_order
+
+
+def test_samples_anew_when_asked_again(start_service, connect):
+    service = start_service(count_messages)
+    policy = connect().policy("nano")
+    assert [policy.act("hello") for _ in range(3)] == ["1", "1", "1"]
+    assert len({seed for _, seed in echo_seeds(service)}) == 3
 
 
 class Dialogue(gym.Env):
@@ -83,9 +108,9 @@ class Dialogue(gym.Env):
 
 def test_answers_conversations(policy):
     observation, _ = Dialogue().reset(seed=0)
-    assert policy.act(observation) == "4"
-    assert policy.act(Dialogue().step("4")[0]) == "7"
-    policy.reset()
+    chat = policy.chat()
+    assert chat.act(observation) == "4"
+    assert chat.act(Dialogue().step("4")[0]) == "7"
     with pytest.raises(EpisodeProtocolError, check=lambda error: error.field == "observation"):
         policy.act({"text": "look", "screen": np.zeros((2, 2, 3), np.uint8)})
 
@@ -105,12 +130,12 @@ def test_runs_readme_snippet_for_a_job_and_its_environment(start_service, connec
     tg.register("here/Countdown-v0", Countdown)
     job = client.train("here/Countdown-v0", steps=1, algorithm=tg.GRPO(group_size=2, groups_per_step=1))
     job.wait()
-    policy = job.policy()
+    chat = job.policy().chat()
     env = tg.make("here/Countdown-v0")
     observation, _info = env.reset(seed=1)
-    observation, reward, _terminated, _truncated, _info = env.step(policy.act(observation))
+    observation, reward, _terminated, _truncated, _info = env.step(chat.act(observation))
     assert reward == 1.0  # so the environment's system prompt was there, as in training
-    _, reward, terminated, _, _ = env.step(policy.act(observation))
+    _, reward, terminated, _, _ = env.step(chat.act(observation))
     assert terminated
 
 
@@ -133,12 +158,12 @@ def test_asks_with_same_seeds_by_the_same_seed(start_service, connect):
     assert one == again != other
 
 
-def test_sends_structure_with_every_act_copy_and_evaluation(start_service, connect):
+def test_sends_structure_with_every_act_chat_and_evaluation(start_service, connect):
     service = start_service(count_messages)
     shape = Regex(pattern="[0-9]+")
     policy = connect().policy("nano", structured=shape)
     policy.act("hello")
-    policy.copy().act("hello")
+    policy.chat().act("hello")
     policy.evaluate(Countdown, episodes=2)
     asked = [request.structured for batch in service.sampled for request in batch]
     assert len(asked) == 2 + 4
@@ -152,7 +177,7 @@ def test_sends_top_p_and_top_k_likewise_with_every_request(start_service, connec
     service = start_service(count_messages)
     policy = connect().policy("nano", top_p=0.9, top_k=40)
     policy.act("hello")
-    policy.copy().act("hello")
+    policy.chat().act("hello")
     policy.evaluate(Countdown, episodes=1, temperature=1.0)
     policy.evaluate(Countdown, episodes=1, temperature=1.0, top_p=0.5)
     policy.evaluate(Countdown, episodes=1, temperature=1.0, top_p=1, top_k=7)
@@ -164,7 +189,7 @@ def test_sends_top_p_and_top_k_likewise_with_every_request(start_service, connec
 def test_ends_actions_and_evaluations_before_a_stop_string(start_service, connect, stop):
     service = start_service(lambda prompt: "12345")
     policy = connect().policy("nano", stop=stop)
-    assert policy.act("hello") == policy.copy().act("hello") == "1"
+    assert policy.act("hello") == policy.chat().act("hello") == "1"
     (episode,) = policy.evaluate(Countdown, episodes=1).trajectories
     assert {text for role, text in episode.transcript if role == "assistant"} == {"1"}
     (free,) = policy.evaluate(Countdown, episodes=1, stop=()).trajectories
@@ -204,11 +229,12 @@ def test_refuses_wrong_top_p_and_top_k_before_asking(start_service, cut, connect
 def test_asks_again_for_failed_answer(start_service, connect):
     service = start_service(count_messages)
     policy = connect(patience_seconds=0.0).policy("nano")
-    policy.act("first")
+    chat = policy.chat()
+    chat.act("first")
     service.break_next("POST /v1/sample", status=500)
     with pytest.raises(tg.TinkerGymError):
-        policy.act("second")
-    assert policy.act("second") == "3"
+        chat.act("second")
+    assert chat.act("second") == "3"
 
 
 def test_rejects_too_long_first_observation_by_name(start_service, connect):
@@ -219,11 +245,11 @@ def test_rejects_too_long_first_observation_by_name(start_service, connect):
 
 def test_says_where_to_reset_a_full_conversation(start_service, connect):
     start_service(context_length=120)
-    policy = connect().policy("nano")
-    policy.act("word " * 10)
+    chat = connect().policy("nano").chat()
+    chat.act("word " * 10)
     with pytest.raises(EpisodeProtocolError, check=lambda error: error.code == "conversation_full"):
-        policy.act("word " * 20)
-    assert policy.act("word " * 10) == "ok"
+        chat.act("word " * 20)
+    assert chat.act("word " * 10) == "ok"
 
 
 @pytest.mark.parametrize(
@@ -264,10 +290,11 @@ def test_rejects_unknown_sampling_immediately(start_service, setting, value, con
 
 def test_repeats_answers_by_the_seed_of_episode(start_service, connect):
     service = start_service()
-    policy = connect().policy("nano")
-    for seed in (7, 7, 8, None, None):
-        policy.reset(seed=seed)
-        policy.act("hello")
+    chat = connect().policy("nano").chat(seed=7)
+    chat.act("hello")
+    for seed in (7, 8, None, None):
+        chat.reset(seed=seed)
+        chat.act("hello")
     one, again, *others = (batch[0].seed for batch in service.sampled)
     assert one == again
     assert len({one, *others}) == 4
