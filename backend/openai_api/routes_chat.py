@@ -75,7 +75,7 @@ async def _asked(
     request: Request, tenant: TenantStore, wanted: ChatRequest
 ) -> tuple[Prompt, list[SampleRequest]]:
     """Return the prompt of a conversation, and the requests for its completions."""
-    served = await served_policy(request, tenant, wanted.model)
+    served = await served_policy(request, tenant, wanted.model, wanted.caller)
     read_image = image_reader(request, tenant)
     prompt = await in_turn(tenant.tenant_id, chat_prompt, served.renderer, wanted, read_image)
     requests = token_requests(

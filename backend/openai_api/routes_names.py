@@ -21,15 +21,37 @@ _MOST_JOBS = 100
 
 @router.get("/models")
 def list_served(request: Request, tenant: Tenant) -> ServedModels:
-    """List the models, and the policies of your newest jobs."""
-    return ServedModels(data=[*_models(parts_of(request)), *_policies(parts_of(request), tenant)])
+    """List your names, the models, and the policies of your newest jobs."""
+    parts = parts_of(request)
+    return ServedModels(data=[*_names(parts, tenant), *_models(parts), *_policies(parts, tenant)])
 
 
 @router.get("/models/{name:path}")
 async def show_served(request: Request, tenant: Tenant, name: str) -> ServedModel:
     """Return a model, or one of your policies, by any name that a request may have."""
     served = await served_policy(request, tenant, name)
-    return ServedModel(id=name, created=0, owned_by=_OWNER, max_model_len=served.renderer.context_length)
+    named = next((one for one in _names(parts_of(request), tenant) if one.id == name), None)
+    length = served.renderer.context_length
+    return named or ServedModel(id=name, created=0, owned_by=_OWNER, max_model_len=length)
+
+
+def _names(parts: GatewayParts, tenant: TenantStore) -> list[ServedModel]:
+    lengths = _lengths(parts)
+    return [
+        ServedModel(
+            id=one.name,
+            created=int(one.changed_at),
+            owned_by=tenant.tenant_id,
+            max_model_len=lengths.get(tenant.get_job(ref.owner).spec.for_agent(ref.agent).model, 0),
+            description=one.words,
+        )
+        for one in tenant.names.all().values()
+        for ref in one.versions[:1]
+    ]
+
+
+def _lengths(parts: GatewayParts) -> dict[str, int]:
+    return {view.name: view.context_length for view in parts.catalog.listed()}
 
 
 def _models(parts: GatewayParts) -> list[ServedModel]:
@@ -41,7 +63,7 @@ def _models(parts: GatewayParts) -> list[ServedModel]:
 
 
 def _policies(parts: GatewayParts, tenant: TenantStore) -> list[ServedModel]:
-    lengths = {view.name: view.context_length for view in parts.catalog.listed()}
+    lengths = _lengths(parts)
     return [
         ServedModel(
             id=policy_of(job.job_id, agent),

@@ -27,7 +27,7 @@ async def complete_text(
     request: Request, tenant: Tenant, wanted: Annotated[TextRequest, Depends(body_of(TextRequest))]
 ) -> Response:
     """Continue texts or token ids as they are: JSON, or server-sent events with `stream`."""
-    served = await served_policy(request, tenant, wanted.model)
+    served = await served_policy(request, tenant, wanted.model, wanted.caller)
     prompts = await in_turn(tenant.tenant_id, text_prompts, served.renderer, wanted.prompts)
     asked = token_requests(
         prompts,

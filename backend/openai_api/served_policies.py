@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,8 +26,14 @@ class ServedPolicy:
     renderer: Renderer
 
 
-async def served_policy(request: Request, tenant: TenantStore, name: str) -> ServedPolicy:
+async def served_policy(request: Request, tenant: TenantStore, name: str, caller: str = "") -> ServedPolicy:
     """Return the policy that a request's `model` names.
+
+    Args:
+        request: The request.
+        tenant: Its tenant.
+        name: The name.
+        caller: What stays with one version of a name that serves two; empty is the request.
 
     Raises:
         NotFoundError: This tenant has no policy or model of that name. It never means another one.
@@ -34,13 +41,20 @@ async def served_policy(request: Request, tenant: TenantStore, name: str) -> Ser
     """
     # Reading a new model's files takes a second or more.
     threads: FairThreads = request.app.state.catalog_reads
-    read = partial(_served, parts_of(request), tenant, name)
+    # Clients keep the id of a request when they repeat it.
+    whose = caller or request.headers.get("X-Request-Id") or secrets.token_hex(8)
+    read = partial(_served, parts_of(request), tenant, name, whose)
     return await threads.run(tenant.tenant_id, read, abandon_on_cancel=True)
 
 
-def _served(parts: GatewayParts, tenant: TenantStore, name: str) -> ServedPolicy:
+def _served(parts: GatewayParts, tenant: TenantStore, name: str, caller: str) -> ServedPolicy:
     if PolicyRef.is_meant(name):
-        return _policy(parts, tenant, name)
+        ref = PolicyRef.find(name)
+        if ref is None:
+            raise _unknown(name)
+        return _policy(parts, tenant, ref)
+    if (promoted := tenant.names.all().get(name)) is not None:
+        return _policy(parts, tenant, promoted.version_for(caller))
     if not may_name(parts.config, tenant, name):
         raise _unknown(name)
     try:
@@ -50,10 +64,7 @@ def _served(parts: GatewayParts, tenant: TenantStore, name: str) -> ServedPolicy
     return ServedPolicy(policy=Policy(name=bundle.model), renderer=parts.renderers.of(bundle))
 
 
-def _policy(parts: GatewayParts, tenant: TenantStore, name: str) -> ServedPolicy:
-    ref = PolicyRef.find(name)
-    if ref is None:
-        raise _unknown(name)
+def _policy(parts: GatewayParts, tenant: TenantStore, ref: PolicyRef) -> ServedPolicy:
     found = tenant.find_policy(ref, field="model")
     spec = tenant.get_job(found.job_id).spec.for_agent(found.agent)
     bundle = parts.catalog.renderer(spec.model, spec.chat_template)

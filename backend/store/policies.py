@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -13,12 +14,13 @@ from sqlalchemy import Connection, Row, delete, or_, select
 from backend.store.blobs import checkpoint_key
 from backend.store.database import Database, write_row
 from backend.store.job_rows import FINAL_STATES, NO_AGENT, JobLease, checkpoint_views, fenced
-from backend.store.tables import checkpoints, job_policies, jobs, policies, versions
+from backend.store.tables import checkpoints, job_policies, jobs, policies, served_names, versions
 from tinkergym.schema.events import CheckpointView
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.parts import Adapter
 from tinkergym.schema.jobs.spec import JobSpec, stored_spec
 from tinkergym.schema.jobs.training_spec import TrainingSpec
+from tinkergym.schema.served_names import ServedName
 
 _ADAPTER: TypeAdapter[Adapter] = TypeAdapter(Adapter)
 
@@ -84,7 +86,7 @@ class PolicyStore:
             )
 
     def versions_in_use(self, job_id: str, agent: str = NO_AGENT) -> set[int]:
-        """Return the versions of the job's policy that other unfinished jobs need."""
+        """Return the versions of the job's policy that other unfinished jobs need, or names serve."""
         with self._db.read() as connection:
             return versions_in_use(connection, job_id, agent)
 
@@ -183,14 +185,25 @@ def policy_record(row: Row[Any]) -> PolicyRecord:
     )
 
 
+def names_of(connection: Connection, tenant_id: str) -> list[ServedName]:
+    """Return a tenant's names in this transaction."""
+    rows = connection.execute(
+        select(served_names).where(served_names.c.tenant_id == tenant_id).order_by(served_names.c.name)
+    )
+    shown = set(ServedName.model_fields)
+    return [
+        ServedName(**{name: value for name, value in row._mapping.items() if name in shown}) for row in rows
+    ]
+
+
 def references_of(spec: JobSpec) -> list[PolicyRef]:
     """Return the policies and jobs that a job depends on."""
     return [PolicyRef.parse(text) for text in dict.fromkeys(spec.references().values())]
 
 
 def versions_in_use(connection: Connection, job_id: str, agent: str) -> set[int]:
-    """Return the versions of the policy trained by this job that unfinished jobs of its tenant still need."""
-    tenant_id = select(jobs.c.tenant_id).where(jobs.c.job_id == job_id).scalar_subquery()
+    """Return the versions of a job's policy that its tenant's unfinished jobs or names need."""
+    tenant_id = connection.scalar(select(jobs.c.tenant_id).where(jobs.c.job_id == job_id))
     policy_id = connection.scalar(
         select(job_policies.c.policy_id).where(job_policies.c.job_id == job_id, job_policies.c.agent == agent)
     )
@@ -203,9 +216,9 @@ def versions_in_use(connection: Connection, job_id: str, agent: str) -> set[int]
             or_(jobs.c.spec.contains(job_id), jobs.c.spec.contains(policy_id)),
         )
     )
+    served = [ref for name in names_of(connection, tenant_id or "") for ref in name.versions]
     return {
         ref.version
-        for spec in specs
-        for ref in references_of(stored_spec(spec))
+        for ref in chain(served, *(references_of(stored_spec(spec)) for spec in specs))
         if ref.version is not None and (ref.owner == policy_id or (ref.owner, ref.agent) == (job_id, agent))
     }

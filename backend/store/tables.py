@@ -223,6 +223,19 @@ checkpoints = Table(
     Column("view", Text, nullable=False),
 )
 
+# Names of the OpenAI API to which tenants promote versions; see `schema/served_names.py`.
+served_names = Table(
+    "served_names",
+    metadata,
+    Column("tenant_id", String, ForeignKey("tenants.tenant_id"), primary_key=True),
+    Column("name", String, primary_key=True),
+    # References with a version; the second is empty without a canary, whose share of the requests follows.
+    Column("policy", String, nullable=False),
+    Column("canary", String, nullable=False),
+    Column("share", Float, nullable=False),
+    Column("changed_at", Float, nullable=False),
+)
+
 # The files are blobs, by tenant and hash.
 images = Table(
     "images",

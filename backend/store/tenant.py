@@ -28,12 +28,14 @@ from backend.store.keys import LOCAL_TENANT
 from backend.store.policies import (
     add_policy,
     forget_policies,
+    names_of,
     policies_by_agent,
     references_of,
 )
 from backend.store.postgres import DuplicateRowError
 from backend.store.references import ReferredPolicy, find_policy
 from backend.store.secret_rows import put_secret
+from backend.store.served_names import NameRows
 from backend.store.tables import episodes, events, facts, jobs, policy_calls
 from backend.store.tenant_lists import TenantLists
 from backend.store.tenant_runs import TenantRuns
@@ -75,6 +77,11 @@ class TenantStore(TenantRuns, TenantLists):
     def images(self) -> ImageRows:
         """The images that it has sent."""
         return ImageRows(self._db, self.tenant_id, self._clock)
+
+    @property
+    def names(self) -> NameRows:
+        """The names to which it promoted versions."""
+        return NameRows(self._db, self.tenant_id, self._clock)
 
     def create_job(
         self,
@@ -244,7 +251,7 @@ class TenantStore(TenantRuns, TenantLists):
 
         Raises:
             NotFoundError: It does not exist or is another tenant's.
-            ConflictError: It has not ended, or an unfinished job depends on its policy.
+            ConflictError: It has not ended, or an unfinished job or a name depends on its policy.
         """
         with self._db.write() as connection:
             row = self._own(connection, job_id)
@@ -260,6 +267,12 @@ class TenantStore(TenantRuns, TenantLists):
                     raise ConflictError(
                         f"{other_id}, which has not ended, depends on {job_id}",
                         hint="delete it when that job has ended",
+                    )
+            for name in names_of(connection, self.tenant_id):
+                if any(ref.owner == job_id for ref in name.versions):
+                    raise ConflictError(
+                        f"the name {name.name!r} serves a version of {job_id}",
+                        hint=f"`tinkergym jobs names --remove {name.name}`, or promote another job's version",
                     )
             forget_policies(connection, job_id)
             for table in (episodes, events, facts, policy_calls, jobs):

@@ -317,6 +317,47 @@ def results(
 
 
 @app.command()
+def promote(
+    job_id: JobId,
+    version: Annotated[str, typer.Argument(help="40, step:40, best or latest; it needs a checkpoint.")],
+    *,
+    name: Annotated[str, typer.Option(help="What requests have as model. (default: the job's name)")] = "",
+    agent: Annotated[str, typer.Option(help="Whose policy, where the job trains several.")] = "",
+    share: Annotated[
+        float, typer.Option(help="The share of the requests; the rest stays with the version there is now.")
+    ] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Let a name of the OpenAI API serve a version of a job's policy.
+
+    Example: tinkergym jobs promote job-0123456789abcdef 60 --name support --share 0.1
+    """
+    with Client() as client:
+        made = client.job(job_id).promote(version, name=name, agent=agent, share=share)
+    if as_json:
+        emit(made)
+        return
+    out.print(f"{made.name} serves {made.words}", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def names(
+    remove: Annotated[str, typer.Option(metavar="NAME", help="Remove this name; its policy stays.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List the names to which versions were promoted, and what they serve."""
+    with Client() as client:
+        found = client.remove_name(remove) if remove else client.served_names()
+    if as_json:
+        emit({"names": found})
+        return
+    for one in found:
+        out.print(f"{one.name} serves {one.words}", markup=False, highlight=False, soft_wrap=True)
+    if not found:
+        out.print("no names; `tinkergym jobs promote JOB_ID VERSION --name NAME` makes one")
+
+
+@app.command()
 def certificate(
     job_id: JobId,
     to: Annotated[Path, typer.Option(help="The target folder.")] = Path(),

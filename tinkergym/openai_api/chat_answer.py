@@ -190,6 +190,8 @@ class ServedModel(WireModel):
     owned_by: str
     max_model_len: int
     """Most tokens of prompt and completion together."""
+    description: str = ""
+    """Which versions a name serves to which share of the requests."""
 
 
 class ServedModels(WireModel):

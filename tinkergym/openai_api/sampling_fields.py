@@ -41,11 +41,9 @@ _REFUSED: dict[str, tuple[object, str]] = {
 
 _WITHOUT_EFFECT = frozenset(
     {
-        "user",
         "metadata",
         "store",
         "service_tier",
-        "safety_identifier",
         "prompt_cache_key",
         "prompt_cache_retention",
     }
@@ -132,6 +130,11 @@ class SamplingFields(UserSettings):
     prompt_logprobs: bool | int = False
     """Also return the logprob of each token of the prompt, in vLLM's format; 0 is the same as true."""
 
+    user: JsonValue = None
+    """Stays with one version of a name that serves two."""
+    safety_identifier: JsonValue = None
+    """As `user`, which it replaces."""
+
     @model_validator(mode="before")
     @classmethod
     def _refuses_by_name(cls, given: object) -> object:
@@ -158,6 +161,12 @@ class SamplingFields(UserSettings):
             reason = "returns the logprobs of the prompt's own tokens, and not those of other tokens"
             raise Refusal("prompt_logprobs", reason, "use 0 or true", "unsupported").in_validator()
         return self
+
+    @property
+    def caller(self) -> str:
+        """For whom the request is; empty if it does not say."""
+        named = self.safety_identifier or self.user
+        return str(named) if named else ""
 
     @property
     def stops(self) -> tuple[str, ...]:

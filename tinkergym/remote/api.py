@@ -25,6 +25,7 @@ from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.training_spec import TrainingSpec
 from tinkergym.schema.jobs.view import CLIENT_PACKS_HEADER, DeletedJob, InstalledPack, JobView
+from tinkergym.schema.served_names import Promotion, ServedName, ServedNames
 from tinkergym.schema.updates import UpdateRequest
 from tinkergym.schema.views import (
     EnvironmentView,
@@ -130,6 +131,19 @@ class Api:
     def delete(self, job_id: str) -> DeletedJob:
         """Delete an ended job with its checkpoints."""
         return _read(DeletedJob, self.connection.call("DELETE", _job_path(job_id)))
+
+    def promote(self, name: str, wanted: Promotion) -> ServedName:
+        """Let a name serve a version of a policy. Repeating the call has no effect."""
+        body = wanted.model_dump_json().encode()
+        return _read(ServedName, self.connection.call("PUT", _name_path(name), body=body))
+
+    def served_names(self) -> list[ServedName]:
+        """List the names to which versions were promoted."""
+        return self._get(ServedNames, "/v1/names").names
+
+    def remove_name(self, name: str) -> list[ServedName]:
+        """Remove a name; returns those that are left."""
+        return _read(ServedNames, self.connection.call("DELETE", _name_path(name))).names
 
     def checkpoints(self, job_id: str) -> list[CheckpointView]:
         """List the stored checkpoints, oldest first."""
@@ -273,6 +287,10 @@ def _folders_of_the_service(models: Mapping[str, str]) -> Iterator[None]:
                 f"{str(here.resolve())!r} if the service is on this machine; {error.hint}"
             )
         raise
+
+
+def _name_path(name: str) -> str:
+    return f"/v1/names/{quote(name, safe='')}"
 
 
 def _job_path(job_id: str) -> str:

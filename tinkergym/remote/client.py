@@ -64,6 +64,7 @@ from tinkergym.schema.parsing import parse_spec, refuse_recorded
 from tinkergym.schema.preference_losses import PreferenceLoss
 from tinkergym.schema.refusals import Refusal
 from tinkergym.schema.sampling import Completion, SampleRequest
+from tinkergym.schema.served_names import ServedName
 from tinkergym.schema.version import __version__
 from tinkergym.schema.versions import require_same_version
 from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, PolicyView, TrainedWith
@@ -657,6 +658,18 @@ class Client:
             template_variables=variables,
             template_date=day,
         )
+
+    def served_names(self) -> list[ServedName]:
+        """Return the names to which versions were promoted with `job.promote`."""
+        return self._api.served_names()
+
+    def remove_name(self, name: str) -> list[ServedName]:
+        """Remove a name; its policy stays. Returns the names that are left.
+
+        Raises:
+            NotFoundError: There is no such name.
+        """
+        return self._api.remove_name(name)
 
     def rollout_transport(self, job_id: str) -> HttpRolloutTransport:
         """Return the rollout transport of a job: leases, results, sampling, renderers."""

@@ -9,6 +9,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -55,10 +56,12 @@ from tinkergym.schema.events import (
     UpdateEvent,
     WarningEvent,
 )
+from tinkergym.schema.ids import policy_of
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.names import LOCAL
-from tinkergym.schema.parsing import update_request
+from tinkergym.schema.parsing import parse, update_request
+from tinkergym.schema.served_names import Promotion, ServedName, name_fault
 from tinkergym.schema.steering import settings_now
 
 if TYPE_CHECKING:
@@ -343,6 +346,29 @@ class Job:
         self._view = self._api.update(self.id, update_request(settings))
         return self._view
 
+    def promote(
+        self, version: int | str = "latest", *, name: str = "", agent: str = "", share: float = 1.0
+    ) -> ServedName:
+        """Let a name of the OpenAI API serve a version of the job's policy, from the next request on.
+
+        Args:
+            version: 40, or "best", "latest" or "step:40"; it needs a checkpoint, which is then kept.
+            name: What requests have as `model`; empty is the job's name.
+            agent: Whose policy, if the job trains several.
+            share: The share of the requests. Below 1, the others stay with the version that the name serves
+                now, and requests of one `user` all get the same one.
+
+        Raises:
+            NotFoundError: The version is not stored; the hint lists those that are.
+            InvalidRequestError: The name is empty, invalid or that of a model, or a share has no rest.
+        """
+        chosen = name or self.spec.name
+        if fault := name_fault(chosen):
+            fault = replace(fault, hint=f"give it with name=...: {fault.hint}")
+            raise fault.error()
+        reference = f"{policy_of(self.id, agent)}@{version}"
+        return self._api.promote(chosen, parse(Promotion, {"policy": reference, "share": share}))
+
     def delete(self) -> int:
         """Delete an ended job with its events, its checkpoints and its policy.
 
@@ -350,7 +376,7 @@ class Job:
             Bytes freed on the service's disk.
 
         Raises:
-            ConflictError: It has not ended, or an unfinished job uses its policy.
+            ConflictError: It has not ended, or an unfinished job or a name uses its policy.
             NotFoundError: It was deleted before.
         """
         return self._api.delete(self.id).bytes

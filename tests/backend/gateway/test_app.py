@@ -18,7 +18,7 @@ TENANTLESS |= {"/v1/environments", "/v1/evaluations", "/v1/policies"}
 
 TENANTLESS |= {"/v1/jobs/summaries", "/v1/usage", "/v1/keys"}
 TENANTLESS |= {"/openai/v1/models", "/v1/images/missing", "/v1/images/{sha256}"}
-TENANTLESS |= {"/v1/data/{data_id}", "/v1/data/chunks/{sha256}"}
+TENANTLESS |= {"/v1/data/{data_id}", "/v1/data/chunks/{sha256}", "/v1/names"}
 """Routes without a job's id in their path; /v1/sample has it in the body, of data and of references to
 policies their own tests tell.
 """
@@ -70,6 +70,8 @@ BODIES = {
 
 
 def body_of(path, job_id):
+    if path == "/v1/names/{name}":
+        return {"policy": job_id}
     return BODIES.get(path, {}) | ({"model": job_id} if path.startswith(OF_OPENAI) else {})
 
 
@@ -118,6 +120,9 @@ def test_matches_inventory_with_what_the_clients_know(client):
         ("GET", "/v1/data/{data_id}"),
         ("GET", "/v1/policies"),
         ("GET", "/v1/policies/{policy_id}/calls"),
+        ("GET", "/v1/names"),
+        ("PUT", "/v1/names/{name}"),
+        ("DELETE", "/v1/names/{name}"),
         ("POST", "/v1/policies/{policy_id}/calls"),
         ("GET", "/v1/policies/{policy_id}/calls/{seq}"),
         ("GET", "/openai/v1/models"),
@@ -149,7 +154,9 @@ def test_answers_another_tenants_job_as_missing_on_every_route(gateway, client, 
                 continue
             answers = [
                 bob.request(
-                    method, filled(path, asked), json=body_of(path, asked) if method == "POST" else None
+                    method,
+                    filled(path, asked),
+                    json=body_of(path, asked) if method in {"POST", "PUT"} else None,
                 )
                 for asked in (job_id, "job-never")
             ]

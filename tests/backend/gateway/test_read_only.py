@@ -25,6 +25,8 @@ CHANGES = {
     ("PUT", "/v1/data/chunks/{sha256}"),
     ("POST", "/v1/data"),
     ("POST", "/v1/policies/{policy_id}/calls"),
+    ("PUT", "/v1/names/{name}"),
+    ("DELETE", "/v1/names/{name}"),
 }
 SAMPLE = {"requests": [{"request_id": "r", "policy": "nano", "prompt_ids": [1], "max_tokens": 1}]}
 SECRET = "ada-alone-knows-this"

@@ -3,6 +3,7 @@
 import pytest
 
 import tinkergym as tg
+from tinkergym.errors import InvalidRequestError, NotFoundError
 
 pytestmark = pytest.mark.service
 
@@ -20,7 +21,7 @@ def trained(service):
             template_variables={"mood": "glad"},
         )
         job.wait()
-        return job
+        yield job
 
 
 @pytest.mark.parametrize(("suffix", "version"), [("", None), ("@latest", None), ("@1", 1), ("@step:2", 2)])
@@ -51,3 +52,55 @@ def test_lists_own_jobs_among_the_models(api, trained):
     names = [one["id"] for one in api.get("models").json()["data"]]
     assert trained.id in names
     assert api.get(f"models/{trained.id}@1").json()["id"] == f"{trained.id}@1"
+
+
+def promoted(trained, version, **more):
+    made = trained.promote(version, name="support", **more)
+    return made.policy, made.canary
+
+
+def test_serves_the_version_that_a_name_was_promoted_to(chat, api, service, trained):
+    assert promoted(trained, 1) == (f"{trained.id}@1", "")
+    for version in (1, 2):
+        promoted(trained, version)
+        reply = chat(model="support")
+        assert (service.sampled[-1][0].policy, service.sampled[-1][0].policy_version) == (trained.id, version)
+        assert reply.json()["model"] == "support"
+    (listed,) = [one for one in api.get("models").json()["data"] if one["id"] == "support"]
+    assert listed == api.get("models/support").json()
+    assert (listed["description"], listed["max_model_len"]) == (f"{trained.id}@2", 512)
+    trained._api.remove_name("support")
+    assert chat(model="support").status_code == 404
+
+
+def test_keeps_one_version_for_each_user_of_a_canary(chat, api, service, trained):
+    promoted(trained, "step:1")
+    assert promoted(trained, "latest", share=0.5) == (f"{trained.id}@1", f"{trained.id}@2")
+
+    def version(**whose):
+        api.headers["X-Request-Id"] = whose.pop("request_id", "")
+        assert chat(model="support", **whose).status_code == 200
+        return service.sampled[-1][0].policy_version
+
+    first = [version(user=f"user-{number}") for number in range(12)]
+    assert set(first) == {1, 2}
+    assert [version(safety_identifier=f"user-{number}") for number in range(12)] == first
+    assert [version(request_id=f"user-{number}") for number in range(12)] == first
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"name": "nano"}, "name"),
+        ({"name": "job-1"}, "name"),
+        ({"name": ""}, "name"),
+        ({"name": "other", "share": 0.5}, "share"),
+        ({"name": "other", "share": 1.5}, "share"),
+        ({"name": "other", "version": 9}, "policy"),
+        ({"name": "other", "version": "newest"}, "policy"),
+    ],
+)
+def test_refuses_promotions_that_cannot_take_effect(trained, given, field):
+    with pytest.raises((InvalidRequestError, NotFoundError)) as refused:
+        trained.promote(given.pop("version", 1), **given)
+    assert refused.value.field == field

@@ -12,6 +12,7 @@ from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import Frozen, League
+from tinkergym.schema.served_names import Promotion
 
 
 @pytest.fixture
@@ -124,3 +125,30 @@ def test_calls_a_version_used_that_an_unfinished_job_names(store, ada, job_id, p
 def test_keeps_no_version_for_another_tenants_job(store, job_id, spec):
     store.tenant("bob").create_job(spec.model_copy(update={"initial_policy": f"{job_id}@7"}), {})
     assert store.service().versions_in_use(job_id) == set()
+
+
+def test_keeps_versions_and_jobs_that_names_serve(store, ada, job_id, spec):
+    service = store.service()
+    ada.names.promote("support", Promotion(policy=f"{job_id}@2"))
+    ada.names.promote("support", Promotion(policy=f"{job_id}@step:4", share=0.1))
+    assert service.versions_in_use(job_id) == {2, 7}
+    ended = ada.create_job(spec, {}).job_id
+    ada.names.promote("support", Promotion(policy=f"{ended}@0", share=0.2))
+    assert service.versions_in_use(job_id) == {2}
+    ada.request_cancel(ended)
+    with pytest.raises(ConflictError):
+        ada.delete_job(ended)
+    ada.names.remove("support")
+    assert (ada.names.all(), service.versions_in_use(job_id)) == ({}, set())
+    ada.delete_job(ended)
+
+
+def test_answers_for_names_of_other_tenants_as_for_none(store, ada, job_id):
+    ada.names.promote("support", Promotion(policy=f"{job_id}@2"))
+    bob = store.tenant("bob")
+    assert bob.names.all() == {}
+    with pytest.raises(NotFoundError):
+        bob.names.remove("support")
+    with pytest.raises(NotFoundError):
+        bob.names.promote("support", Promotion(policy=f"{job_id}@2"))
+    assert set(ada.names.all()) == {"support"}

@@ -58,6 +58,8 @@ TABLE = {
     "jobs pause": (ONE, ["job-2"], "state"),
     "jobs resume": (ONE, ["job-2"], "state"),
     "jobs update": (ONE, ["job-2", "--set", "learning_rate=0.01"], "updates"),
+    "jobs promote": (ONE, ["job-2", "0", "--name", "support"], "policy"),
+    "jobs names": (ONE, [], "names"),
     "jobs cancel": (ONE, ["job-1"], "state"),
     "jobs delete": (LINES, ["job-1", "--yes"], "bytes"),
     "jobs checkpoints": (ONE, ["job-1"], "checkpoints"),
