@@ -56,7 +56,7 @@ from tinkergym.schema.events import (
     UpdateEvent,
     WarningEvent,
 )
-from tinkergym.schema.ids import policy_of
+from tinkergym.schema.ids import chosen_version
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.names import LOCAL
@@ -366,7 +366,7 @@ class Job:
         if fault := name_fault(chosen):
             fault = replace(fault, hint=f"give it with name=...: {fault.hint}")
             raise fault.error()
-        reference = f"{policy_of(self.id, agent)}@{version}"
+        reference = chosen_version(self.id, agent, version)
         return self._api.promote(chosen, parse(Promotion, {"policy": reference, "share": share}))
 
     def delete(self) -> int:

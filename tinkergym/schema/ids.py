@@ -127,6 +127,11 @@ def policy_of(job_id: str, agent: str = "", *, version: int | None = None) -> st
     return str(PolicyRef(owner=job_id, agent=agent, version=version))
 
 
+def chosen_version(job_id: str, agent: str, chosen: int | str) -> str:
+    """Return a reference whose version a user writes: 40, `step:40`, `best` or `latest`; unchecked."""
+    return f"{policy_of(job_id, agent)}@{chosen}"
+
+
 def environment_namespace(environment_id: str) -> str:
     """Return what an environment's id begins with: `board` of `board/TicTacToe-v0`."""
     return environment_id.partition("/")[0]
