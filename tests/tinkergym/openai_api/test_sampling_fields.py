@@ -8,7 +8,7 @@ from tinkergym.openai_api.sampling_fields import ReplyFormat, SamplingFields
     [
         {"presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1},
         {"logit_bias": {}, "functions": [], "modalities": ["text"], "best_of": 1},
-        {"user": "u", "metadata": {"a": "b"}, "service_tier": "auto", "safety_identifier": "s"},
+        {"metadata": {"a": "b"}, "service_tier": "auto", "store": False, "user": None},
     ],
 )
 def test_takes_neutral_values_of_what_it_does_not_support(neutral):
