@@ -321,15 +321,20 @@ class Evaluations:
         return {
             agent: plan
             if agent == taken
-            else seat_plan(
-                context.job_id,
-                self._played,
-                wanted.against or Base(),
-                (seed + SEAT_APART * (place + 1)) % 2**63,
-                step=step,
-            )
+            else self._other_seat(agent, step, (seed + SEAT_APART * (place + 1)) % 2**63, wanted)
             for place, agent in enumerate(spec.seats)
         }
+
+    def _other_seat(self, agent: str, step: int, seed: int, wanted: EvaluateEvery) -> SeatPlan:
+        """Return the opponent at a seat of a game; the roles of a program work together."""
+        played, context = self._played, self._context
+        assert played, "a game is played"
+        if not (played.environment.is_program and agent in played.learning_seats):
+            return seat_plan(context.job_id, played, wanted.against or Base(), seed, step=step)
+        own = played.policy_at(agent)
+        policy = policy_of(context.job_id, own)
+        seat = self._own_seat(policy, played.for_agent(own), step, seed, wanted.temperature)
+        return seat.model_copy(update={"player": f"trained@{step}"})
 
     def _own_seat(
         self,

@@ -6,6 +6,7 @@ job has a KL penalty, and the value head's estimates, only if there is one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -85,6 +86,8 @@ def train_batch(
         StepOutcomes(outcomes, lambda: _asked(spec, outcomes, values), shuffle, memory or {})
     )
     sequences, sources, versions = _assembled(spec, seats, outcomes, credited.of, found)
+    if spec.environment.is_program and algorithm.aggregation == "sequence":
+        sequences = _by_episode(sequences, sources)
     return TrainBatch(
         sequences=sequences,
         groups=[source.seat.group for source in sources],
@@ -146,6 +149,23 @@ def _assembled(
                 sources.append(Source(seat, k))
                 versions.append(versions_of(seat.trajectory, k, mask))
     return sequences, sources, versions
+
+
+def _by_episode(sequences: list[TrainSequence], sources: Sequence[Source]) -> list[TrainSequence]:
+    """Scale advantages so that a mean over sequences is one over episodes of the mean over their tokens.
+
+    Otherwise an episode whose program branches often would weigh more than others.
+    """
+    tokens = [sum(sequence.loss_mask) for sequence in sequences]
+    episodes = [source.seat.request.episode_id for source in sources]
+    whole: Counter[str] = Counter()
+    for episode, own in zip(episodes, tokens, strict=True):
+        whole[episode] += own
+    per_episode = len(sequences) / max(len(whole), 1)
+    return [
+        sequence.scaled(per_episode * own / whole[episode])
+        for sequence, episode, own in zip(sequences, episodes, tokens, strict=True)
+    ]
 
 
 def _by_group(seats: list[PlayedSeat]) -> list[PlayedSeat]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -115,6 +115,12 @@ class TrainSequence:
             temperature=temperature,
             images=segment.images,
         )
+
+    def scaled(self, factor: float) -> TrainSequence:
+        """Return the sequence with its advantages multiplied."""
+        own = self.advantage
+        advantage = factor * own if isinstance(own, int | float) else [factor * one for one in own]
+        return replace(self, advantage=advantage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

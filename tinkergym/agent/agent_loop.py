@@ -212,7 +212,7 @@ class AgentLoop:
         """
         self._expect(AgentState.INTERACTING, "stepped")
         try:
-            paid = _reward(reward)
+            paid = valid_reward(reward)
         except ValueError as error:
             self.fail(StopReason.INVALID_REWARD, f"step returned the reward {error}")
             return None
@@ -263,7 +263,7 @@ class AgentLoop:
                 return
         else:
             try:
-                paid = _reward(reward)
+                paid = valid_reward(reward)
             except ValueError as invalid:
                 self.fail(StopReason.INVALID_REWARD, f"the game paid the reward {invalid}")
                 return
@@ -413,7 +413,7 @@ class AgentLoop:
     def _earned_early(self, reward: object) -> bool:
         """Record what the agent earned before its first turn; return whether the reward is valid."""
         try:
-            self._early_reward = _reward(reward)
+            self._early_reward = valid_reward(reward)
         except ValueError as error:
             self.fail(StopReason.INVALID_REWARD, f"before its first turn the agent was paid {error}")
             return False
@@ -465,7 +465,12 @@ def variables_in(info: Any) -> Mapping[str, Any]:
     return given
 
 
-def _reward(value: object) -> float:
+def valid_reward(value: object) -> float:
+    """Return a reward as a float.
+
+    Raises:
+        ValueError: It is not a finite number, or too large. The message follows "the reward".
+    """
     paid = finite_number(value)
     if abs(paid) > LARGEST_REWARD:
         raise ValueError(f"{paid:g}, which is beyond {LARGEST_REWARD:g}; scale it down")

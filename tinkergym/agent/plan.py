@@ -67,6 +67,8 @@ class EpisodePlan:
     """The seat's agent."""
     seat: int = 0
     """The seat's index in the episode."""
+    trained: bool = True
+    """Whether the job trains on the seat."""
     group: int = 0
     """The index of its group in the step."""
     group_size: int = 0
@@ -172,6 +174,7 @@ class EpisodePlan:
             retries=request.retries,
             agent=agent,
             seat=number,
+            trained=seat.trained,
             group=request.group,
             group_size=request.group_size,
             lease_id=request.lease_id,

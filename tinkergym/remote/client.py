@@ -18,8 +18,11 @@ from tinkergym.errors import (
     UnknownEnvironmentError,
     UnknownModelError,
 )
+from tinkergym.recording.agent_program import Play
+from tinkergym.recording.session_server import SessionServer
 from tinkergym.registration.environments import make_environment
 from tinkergym.remote import client_evaluations, discovery
+from tinkergym.remote.agent_jobs import MakeProgram, Tasks, check_tasks, program_ref, program_settings
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import ask
 from tinkergym.remote.dataset_upload import written_job
@@ -68,6 +71,7 @@ from tinkergym.schema.served_names import ServedName
 from tinkergym.schema.version import __version__
 from tinkergym.schema.versions import require_same_version
 from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, PolicyView, TrainedWith
+from tinkergym.tasks.pinned import named_hash
 
 MOST_EPISODES_AT_ONCE = 256
 FIRST_PATIENCE_SECONDS = 1.0
@@ -182,6 +186,63 @@ class Client:
         callbacks = callbacks_of(report_to)
         job = self._play("rl", env, env_kwargs, rollout, chosen | _given(steps=steps) | settings)
         return job.report_to(*callbacks)
+
+    def train_agent(
+        self,
+        play: Play,
+        tasks: Tasks = None,
+        *,
+        model: str = "nano",
+        roles: Mapping[str, Any] | None = None,
+        steps: int | None = None,
+        strict: bool = False,
+        report_to: ReportTo = (),
+        **settings: Any,
+    ) -> Job:
+        """Train an agent program as it is: any program that speaks the OpenAI API, one policy per role.
+
+        `play(session)` runs once per episode, here, in a thread. Its calls to `session.url(role)` with
+        `session.key` are sampled from the role's policy and recorded, token for token.
+
+        Example:
+            >>> def play(session):
+            ...     client = openai.OpenAI(base_url=session.url(), api_key=session.key)
+            ...     asked = [{"role": "user", "content": session.task["question"]}]
+            ...     reply = client.chat.completions.create(model="any", messages=asked)
+            ...     return float(reply.choices[0].message.content == session.task["answer"])
+            >>> job = client.train_agent(play, tasks, model="nano-instruct", steps=100)
+
+        Args:
+            play: Returns the reward: a number, one per role in a dict, or None to drop the episode.
+            tasks: A list or a source of `tinkergym.tasks`, or one per split; `session.task` is one of them.
+            model: As in `train`.
+            roles: Who answers, by role: `tg.Train(...)`. None is one role, `agent`.
+            steps: Train steps. Required.
+            strict: Refuse calls that cannot be trained on, such as those with `top_p`. By default they are
+                answered and counted.
+            report_to: Trackers that receive every step, as in `Job.report_to`.
+            **settings: As in `train`. Unlike there, the loss is a mean over episodes (`aggregation`).
+
+        Raises:
+            InvalidRequestError: A setting is invalid; nothing was started.
+        """
+        callbacks = callbacks_of(report_to)
+        check_tasks(tasks)
+        environment, make = program_ref(play), MakeProgram(play, tasks)
+        chosen = program_settings(roles, settings) | _given(steps=steps) | {"model": model}
+        spec = parse_spec(
+            {**with_template_read(chosen), "environment": environment},
+            arguments=("play", "tasks", "roles", "strict"),
+            chosen=settings,
+        )
+        assert isinstance(spec, RLSpec)
+        hashes = named_hash(environment.id, make(environment))
+        spec = spec.model_copy(update={"environment_data": hashes})
+        noted = spec.with_evaluated_tasks(client_evaluations.tasks_in(make, spec))
+        if isinstance(noted, Refusal):
+            raise noted.error()
+        job = self.submit(noted)
+        return self._play_here(job.view(), make, SessionServer(strict=strict)).report_to(*callbacks)
 
     def sft(
         self,
@@ -748,14 +809,20 @@ class Client:
         job = self.submit(noted)
         return self._play_here(job.view(), make_env)
 
-    def _play_here(self, view: JobView, make_env: MakeEnv) -> Job:
+    def _play_here(self, view: JobView, make_env: MakeEnv, sessions: SessionServer | None = None) -> Job:
         transport, spec = self.rollout_transport(view.job_id), view.spec
         played = spec.played
         episodes = played.groups.episodes if played else client_evaluations.most_at_once(spec)
         # One more than a step has, so a request for episodes is always open. When this process is killed, the
         # service sees it break and gives the episodes to the next client instead of waiting for the leases.
         at_once = min(MOST_EPISODES_AT_ONCE, episodes) + 1
-        thread = RolloutThread(transport, make_env, job_id=view.job_id, max_episodes=at_once)
+        thread = RolloutThread(
+            transport,
+            make_env,
+            job_id=view.job_id,
+            max_episodes=at_once,
+            recorder=sessions,
+        )
         thread.start()
         return Job(self._api, view, rollout=thread)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from tinkergym.errors import TinkerGymError
 from tinkergym.remote.process_end import before_the_end
 from tinkergym.rollout.play_list import MakeEnv, RolloutTransport, RolloutWorker
+from tinkergym.rollout.player import Recorder
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +24,13 @@ class RolloutThread:
     """
 
     def __init__(
-        self, transport: RolloutTransport, make_env: MakeEnv, *, job_id: str, max_episodes: int
+        self,
+        transport: RolloutTransport,
+        make_env: MakeEnv,
+        *,
+        job_id: str,
+        max_episodes: int,
+        recorder: Recorder | None = None,
     ) -> None:
         """Prepare the worker.
 
@@ -32,9 +39,14 @@ class RolloutThread:
             make_env: Creates the environment that a request names.
             job_id: For the warning when the script ends before the job.
             max_episodes: How many episodes are played at once.
+            recorder: See `EpisodePlayer`.
         """
         self._worker = RolloutWorker(
-            transport, make_env=make_env, max_episodes=max_episodes, worker_id=worker_id("client")
+            transport,
+            make_env=make_env,
+            max_episodes=max_episodes,
+            worker_id=worker_id("client"),
+            recorder=recorder,
         )
         self._job_id = job_id
         self._stop = threading.Event()

@@ -8,7 +8,7 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Sampler
 from tinkergym.rollout.executors import Executor, MakeEnv
-from tinkergym.rollout.player import EpisodePlayer
+from tinkergym.rollout.player import EpisodePlayer, Recorder
 from tinkergym.rollout.rollout_worker import RolloutTransport, RolloutWorker
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
 
@@ -23,6 +23,7 @@ def play(
     make_env: MakeEnv,
     max_concurrent: int = 64,
     executor: Executor | None = None,
+    recorder: Recorder | None = None,
 ) -> Iterator[EpisodeResult]:
     """Play episodes and yield each as it ends, in no particular order.
 
@@ -33,9 +34,10 @@ def play(
         make_env: Creates an environment; it is used for several episodes, one after the other.
         max_concurrent: Episodes played at once, as far as the executor has room.
         executor: Where environments run; None uses each plan's setting, usually threads.
+        recorder: See `EpisodePlayer`.
     """
     waiting = iter(requests)
-    player = EpisodePlayer(sampler=sampler, make_env=make_env, executor=executor)
+    player = EpisodePlayer(sampler=sampler, make_env=make_env, executor=executor, recorder=recorder)
     most = max_concurrent if executor is None else min(max_concurrent, executor.capacity)
     try:
         exhausted = False

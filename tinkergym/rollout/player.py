@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 from tinkergym.agent.agent_loop import AgentLoop, AgentState
 from tinkergym.agent.coordinator import Coordinator, Position
@@ -42,6 +42,49 @@ _LINGER_SECONDS = 0.002
 _SPOILED = {StopReason.ENVIRONMENT_ERROR, StopReason.ENVIRONMENT_TIMEOUT, StopReason.INVALID_REWARD}
 """After these stop reasons an environment is not used again."""
 
+
+class Recording(Protocol):
+    """An episode that a program plays by itself, with one call of the environment."""
+
+    @property
+    def state(self) -> AgentState:
+        """What it waits for."""
+        ...
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why it ended; None while it runs."""
+        ...
+
+    def play(self, env: Any) -> Any:
+        """Play with the environment; called where environments run."""
+        ...
+
+    def finish(self, value: Any) -> None:
+        """End the episode with what `play` returned."""
+        ...
+
+    def fail(self, stop_reason: StopReason, error: str = "") -> None:
+        """End the episode for an external reason. A second end is ignored."""
+        ...
+
+    def trajectories(self) -> list[Trajectory]:
+        """Return the record of each seat."""
+        ...
+
+
+class Recorder(Protocol):
+    """Records programs that play by themselves."""
+
+    def open(self, plan: EpisodePlan, renderer: Callable[[str], Renderer], sampler: Sampler) -> Recording:
+        """Begin an episode."""
+        ...
+
+    def close(self) -> None:
+        """Release what it holds; no episode is running."""
+        ...
+
+
 Answers = Sequence[Completion | SampleFailure]
 AnyRenderer = Renderer | Callable[[str], Renderer]
 
@@ -51,13 +94,13 @@ class _Episode:
     """An episode being played. All times are on the player's clock."""
 
     plan: EpisodePlan
-    loop: AgentLoop | Coordinator
+    loop: AgentLoop | Coordinator | Recording
     renderer: AnyRenderer
     hosts: HostPool
     host: Host
     ends_at: float
     call: str = ""
-    """The environment's running call: `make`, `reset` or `step`; empty if there is none."""
+    """The environment's running call: `make`, `reset`, `step` or `play`; empty if there is none."""
     call_id: int = 0
     call_ends_at: float = 0.0
     request_id: str = ""
@@ -87,6 +130,7 @@ class EpisodePlayer:
         make_env: MakeEnv,
         executor: Executor | None = None,
         register: CallRegister | None = None,
+        recorder: Recorder | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Connect the parts.
@@ -96,9 +140,11 @@ class EpisodePlayer:
             make_env: Creates an environment; called where that environment runs.
             executor: Where environments run; None uses each plan's setting.
             register: Records the calls in progress, in case this process dies.
+            recorder: Records the episodes, if all environments are agent programs; the caller closes it.
             clock: Seconds, monotonic.
         """
         self._sampler = sampler
+        self._recorder = recorder
         self._clock = clock
         # Reports of environments, completions from the sampler, and None for a wake-up.
         self._inbox: SimpleQueue[Sequence[Report] | Answers | None] = SimpleQueue()
@@ -155,7 +201,12 @@ class EpisodePlayer:
         assert plan.environment is not None, "the player creates environments by reference"
         host, is_new = hosts.take(plan.environment, plan.data_sha256)
         ends_at = self._clock() + plan.limits.episode_timeout_seconds
-        episode = _Episode(plan, _loop_of(plan, renderer, self._clock), renderer, hosts, host, ends_at)
+        loop = (
+            _loop_of(plan, renderer, self._clock)
+            if self._recorder is None
+            else self._recorder.open(plan, _by_model(renderer), self._sampler)
+        )
+        episode = _Episode(plan, loop, renderer, hosts, host, ends_at)
         self._episodes[plan.session_id] = episode
         if is_new:
             # Creating an environment may take as long as a reset, so it has its own time limit.
@@ -245,6 +296,9 @@ class EpisodePlayer:
         episode = self._by_request.pop(answer.request_id, None)
         if episode is None or episode.loop.state is not AgentState.GENERATING:
             return  # Dropped or timed out meanwhile.
+        assert isinstance(episode.loop, AgentLoop | Coordinator), (
+            "a program's own calls are answered elsewhere"
+        )
         if isinstance(answer, SampleFailure):
             view = answer.error
             episode.loop.fail(StopReason.SAMPLING_FAILED, f"{view.type}: {from_wire(view.model_dump())}")
@@ -267,7 +321,7 @@ class EpisodePlayer:
         if episode is None:
             return
         call, episode.call = episode.call, ""
-        limit = episode.plan.limits.step_timeout_seconds
+        limit = _limit_seconds(episode.plan, call)
         if report.seconds > limit:
             # Not every executor can interrupt a call, and a report may arrive before the deadline is checked.
             episode.loop.fail(StopReason.ENVIRONMENT_TIMEOUT, late_text(call, report.seconds, limit))
@@ -277,6 +331,10 @@ class EpisodePlayer:
             self._finish(episode)
         elif call == "make":
             self._reset(episode)
+        elif call == "play":
+            assert not isinstance(episode.loop, AgentLoop | Coordinator)
+            episode.loop.finish(report.value)
+            self._finish(episode)
         else:
             self._go_on(episode, self._taken(episode, call, report.value))
 
@@ -285,6 +343,7 @@ class EpisodePlayer:
         loop, length = episode.loop, 2 if call == "reset" else 5
         if isinstance(loop, Coordinator):
             return self._positioned(episode, loop, call, value)
+        assert isinstance(loop, AgentLoop), "a program has no reset and no step"
         if not isinstance(value, tuple) or len(value) != length:
             what = f"a tuple of {len(value)}" if isinstance(value, tuple) else type_in_words(value)
             shown = "" if value is None else f": {quoted(value)}"
@@ -334,7 +393,7 @@ class EpisodePlayer:
         self._next_tick = now + _TICK_SECONDS
         for episode in list(self._episodes.values()):
             if episode.call and now >= episode.call_ends_at:
-                limit = episode.plan.limits.step_timeout_seconds
+                limit = _limit_seconds(episode.plan, episode.call)
                 text = overdue_text(episode.host, episode.call, limit)
                 episode.loop.fail(StopReason.ENVIRONMENT_TIMEOUT, text)
                 self._finish(episode)
@@ -355,6 +414,9 @@ class EpisodePlayer:
 
     def _reset(self, episode: _Episode) -> None:
         plan = episode.plan
+        if not isinstance(episode.loop, AgentLoop | Coordinator):
+            self._call(episode, "play", episode.loop.play)
+            return
         options: dict[str, Any] = {} if plan.task_index is None else {"task_index": plan.task_index}
         if plan.table:
             options[PLAYERS] = dict(plan.table)
@@ -366,7 +428,7 @@ class EpisodePlayer:
 
     def _call(self, episode: _Episode, name: str, function: Callable[[AnyEnv], Any]) -> None:
         episode.call, episode.call_id = name, next(self._call_ids)
-        episode.call_ends_at = self._clock() + episode.plan.limits.step_timeout_seconds
+        episode.call_ends_at = self._clock() + _limit_seconds(episode.plan, name)
         self._by_call[episode.call_id] = episode
         self._fresh_calls.add(episode.call_id)
         episode.host.episode_id = episode.plan.episode_id
@@ -468,7 +530,16 @@ def _loop_of(plan: EpisodePlan, renderer: AnyRenderer, clock: Callable[[], float
     return Coordinator(loops, clock=clock) if is_game else loops[plan.agent]
 
 
-def _trajectories(loop: AgentLoop | Coordinator) -> list[Trajectory]:
+def _by_model(renderer: AnyRenderer) -> Callable[[str], Renderer]:
+    return (lambda _: renderer) if isinstance(renderer, Renderer) else renderer
+
+
+def _limit_seconds(plan: EpisodePlan, call: str) -> float:
+    limits = plan.limits
+    return limits.episode_timeout_seconds if call == "play" else limits.step_timeout_seconds
+
+
+def _trajectories(loop: AgentLoop | Coordinator | Recording) -> list[Trajectory]:
     return [loop.trajectory()] if isinstance(loop, AgentLoop) else loop.trajectories()
 
 

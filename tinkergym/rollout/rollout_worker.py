@@ -21,7 +21,7 @@ from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.errors import PayloadTooLargeError, ServiceUnavailableError, TinkerGymError
 from tinkergym.rollout.call_register import CallRegister
 from tinkergym.rollout.executors import Executor, MakeEnv
-from tinkergym.rollout.player import EpisodePlayer
+from tinkergym.rollout.player import EpisodePlayer, Recorder
 from tinkergym.schema.episodes import EpisodeResult, LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.events import JobState
 from tinkergym.schema.ids import EpisodeGroup, EpisodeId
@@ -77,6 +77,7 @@ class RolloutWorker:
         max_episodes: int = 256,
         executor: Executor | None = None,
         register: CallRegister | None = None,
+        recorder: Recorder | None = None,
         worker_id: str = "",
         on_result: OnResult | None = None,
     ) -> None:
@@ -88,12 +89,13 @@ class RolloutWorker:
             max_episodes: The most episodes at once, within the executor's capacity.
             executor: Where environments run; None uses the job's setting.
             register: Records the calls in progress, in case this process dies.
+            recorder: See `EpisodePlayer`; closed at the end.
             worker_id: The worker's id; random by default.
             on_result: Called with each result and the service's verdict, from a background thread.
         """
         self._transport = transport
         self._make_env = make_env
-        self._executor, self._register = executor, register
+        self._executor, self._register, self._recorder = executor, register, recorder
         self._max_episodes = min(max_episodes, executor.capacity) if executor else max_episodes
         self._worker_id = worker_id or f"worker-{uuid.uuid4().hex[:12]}"
         self._on_result = on_result
@@ -125,7 +127,11 @@ class RolloutWorker:
         """
         sampler = self._transport.sampler()
         player = EpisodePlayer(
-            sampler=sampler, make_env=self._make_env, executor=self._executor, register=self._register
+            sampler=sampler,
+            make_env=self._make_env,
+            executor=self._executor,
+            register=self._register,
+            recorder=self._recorder,
         )
         self._start_thread("lease", partial(self._keep_leases, player.wake), player.wake)
         submitter = self._start_thread("submit", self._submit_results, player.wake)
@@ -144,6 +150,8 @@ class RolloutWorker:
                 self.left.set()
                 player.close()
                 sampler.close()
+                if self._recorder is not None:
+                    self._recorder.close()
         if self._failure is not None:
             raise self._failure
 

@@ -11,6 +11,9 @@ REMOTE_ID: Final = "tinkergym/Remote-v0"
 LOCAL: Final = "local/"
 """Prefix of ids for classes and functions that a script passes; packs cannot register such ids."""
 
+PROGRAM: Final = f"{LOCAL}program/"
+"""Prefix of ids for agent programs, which are played in place of an environment."""
+
 TOKEN_VARIABLE: Final = "TINKERGYM_ENV_TOKEN"
 
 
@@ -24,7 +27,7 @@ def is_remote(environment: str) -> bool:
     return environment == REMOTE_ID or "://" in environment
 
 
-def local_id(source: object) -> str:
-    """Return the id of a class or function that a script passes as an environment."""
+def local_id(source: object, prefix: str = LOCAL) -> str:
+    """Return the id of a class or function that a script passes as an environment, or as a program."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "", getattr(source, "__name__", type(source).__name__))
-    return f"{LOCAL}{name or 'environment'}-v0"
+    return f"{prefix}{name or 'environment'}-v0"

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from tinkergym.schema.model import Choice, WireModel
-from tinkergym.schema.names import is_remote
+from tinkergym.schema.names import PROGRAM, is_remote
 from tinkergym.schema.refusals import Refusal
 
 LEAST_TEMPERATURE = 1e-3
@@ -97,6 +97,11 @@ class EnvironmentRef(WireModel):
     def is_remote(self) -> bool:
         """Whether it runs in an environment server."""
         return is_remote(self.id)
+
+    @property
+    def is_program(self) -> bool:
+        """Whether it is an agent program, whose roles are the seats."""
+        return self.id.startswith(PROGRAM)
 
 
 class WeightedEnvironment(EnvironmentRef):

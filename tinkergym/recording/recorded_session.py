@@ -1,0 +1,235 @@
+"""RecordedSession: one run of an agent program, as an episode whose turns are the program's own calls.
+
+The player drives it as it drives an agent loop, but makes a single call of the environment: the program. The
+program calls back over HTTP; each call becomes a sampling request of its role's seat, with the ids and
+logprobs of the engine. So leases, retries, time limits, groups and submission are those of any episode.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tinkergym.agent.agent_loop import AgentState, valid_reward
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.renderer import Renderer
+from tinkergym.agent.sampler import Sampler
+from tinkergym.errors import ConflictError, NotFoundError, TinkerGymError, from_wire
+from tinkergym.openai_api.chat_request import ChatRequest
+from tinkergym.recording.agent_program import ProgramSession
+from tinkergym.recording.role_calls import Call, RoleCalls
+from tinkergym.schema.sampling import Completion, SampleFailure
+from tinkergym.trajectory.trajectory import StopReason, Trajectory
+from tinkergym.user_code.quoting import quoted
+
+
+class RecordedSession:
+    """One run of an agent program. Thread-safe.
+
+    The player uses `state`, `play`, `finish`, `fail` and `trajectories`; the server uses `ask`.
+    """
+
+    def __init__(
+        self,
+        plan: EpisodePlan,
+        renderer: Callable[[str], Renderer],
+        sampler: Sampler,
+        *,
+        base_url: str,
+        strict: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        on_end: Callable[[RecordedSession], None] = lambda _: None,
+    ) -> None:
+        """Open the session.
+
+        Args:
+            plan: Of the episode; its seats are the roles.
+            renderer: Returns the renderer of a seat's model.
+            sampler: Samples tokens.
+            base_url: Where the recording server listens.
+            strict: Whether calls that cannot be trained on are refused.
+            clock: Seconds, monotonic.
+            on_end: Called when the session ends, and its key with it.
+        """
+        self._plan, self._sampler, self._strict = plan, sampler, strict
+        self._clock, self._begun_at, self._on_end = clock, clock(), on_end
+        self.key = secrets.token_urlsafe(24)
+        """Authorizes calls of this session alone."""
+        self.name = secrets.token_hex(6)
+        self._base_url = base_url
+        self._roles = {seat.agent: RoleCalls(seat, renderer(seat.model)) for seat in plan.seats}
+        # Guards everything below, and the roles.
+        self._lock = threading.Lock()
+        self._calls: list[Call] = []
+        self._moves = 0
+        self._rewards: dict[str, float] = {}
+        self._stop_reason: StopReason | None = None
+        self._error = ""
+
+    # --- for the player ---
+
+    @property
+    def state(self) -> AgentState:
+        """What it waits for: the program, or nothing any more."""
+        return AgentState.INTERACTING if self._stop_reason is None else AgentState.TERMINATED
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why it ended; None while it runs."""
+        return self._stop_reason
+
+    def play(self, program: Any) -> Any:
+        """Run the program and return its reward; called where environments run."""
+        plan = self._plan
+        session = ProgramSession(
+            key=self.key,
+            urls={role: f"{self._base_url}/{self.name}/{role}/v1" for role in self._roles},
+            seed=plan.seed,
+            is_evaluation=not any(seat.trained for seat in plan.seats),
+        )
+        return program.play(session, plan.task_index)
+
+    def finish(self, reward: object) -> None:
+        """End the session with what the program returned."""
+        with self._lock:
+            for call in self._calls:
+                for one in call.answers:
+                    if not (call.is_delivered or one.children):
+                        one.untrained = one.untrained or "undelivered"
+            for role in self._roles.values():
+                role.forest.choose()
+            reason, error = self._outcome(reward)
+        self.fail(reason, error)
+
+    def fail(self, stop_reason: StopReason, error: str = "") -> None:
+        """End the session for an external reason. A second end is ignored."""
+        with self._lock:
+            if self._stop_reason is not None:
+                return
+            self._stop_reason, self._error = stop_reason, error
+            running = [call for call in self._calls if not call.over.is_set()]
+        for call in running:
+            call.failure = ended()
+            call.over.set()
+        self._on_end(self)
+
+    def trajectories(self) -> list[Trajectory]:
+        """Return the record of each role of an ended session."""
+        with self._lock:
+            assert self._stop_reason is not None, "the session has ended"
+            return [
+                role.trajectory(self._stop_reason, self._error, self._rewards.get(name, 0.0))
+                for name, role in self._roles.items()
+            ]
+
+    # --- for the server ---
+
+    def ask(self, role: str, wanted: ChatRequest, *, body: bytes = b"", retry: int = 0) -> Call:
+        """Answer a call: sample, record, and return it. Blocks meanwhile.
+
+        Args:
+            role: The seat.
+            wanted: The call.
+            body: Identifies the call among repeats.
+            retry: How often its client has sent it before. If it was answered, the stored answer is returned.
+
+        Raises:
+            NotFoundError: The job has no such role.
+            ConflictError: The session has ended, or is at a limit.
+            InvalidRequestError: The call cannot be answered.
+            TinkerGymError: Sampling failed.
+        """
+        with self._lock:
+            if self._stop_reason is not None:
+                raise ended()
+            own = self._roles.get(role)
+            if own is None:
+                roles = ", ".join(self._roles)
+                raise NotFoundError(
+                    f"there is no role {role!r:.80}", hint=f"the roles are {roles}", field="role"
+                )
+            known = self._repeated(role, body, retry)
+            call = own.begin(wanted, body, strict=self._strict) if known is None else known
+            if known is None:
+                self._calls.append(call)
+        if known is None:
+            self._sampler.submit(call.requests, lambda found: self._take(call, found))
+        call.over.wait()
+        if call.failure is not None:
+            raise call.failure
+        return call
+
+    # --- inside ---
+
+    def _repeated(self, role: str, body: bytes, retry: int) -> Call | None:
+        """Return the call that a client repeats: one whose answer it has not got, else the newest."""
+        same = [
+            call
+            for call in self._calls
+            if (call.role, call.body) == (role, body) and call.retry < retry and call.failure is None
+        ]
+        if not same:
+            return None
+        found = next((call for call in same if not call.is_delivered), same[-1])
+        found.retry = retry
+        return found
+
+    def _take(self, call: Call, found: Sequence[Completion | SampleFailure]) -> None:
+        with self._lock:
+            if call.over.is_set():
+                return  # The session has ended, or another choice has failed.
+            for one in found:
+                if isinstance(one, SampleFailure):
+                    call.failure = from_wire(one.error.model_dump())
+                else:
+                    call.found[one.request_id] = one
+            if call.failure is None:
+                if len(call.found) < len(call.requests):
+                    return
+                self._record(call)
+            call.over.set()
+
+    def _record(self, call: Call) -> None:
+        try:
+            seconds = max(0.0, self._clock() - self._begun_at)
+            self._roles[call.role].take(call, move=self._moves + 1, seconds=seconds)
+        except Exception as error:  # The program waits for an answer, whatever went wrong.
+            call.failure = TinkerGymError(f"the answer cannot be recorded: {type(error).__name__}: {error}")
+        else:
+            self._moves += len(call.requests)
+
+    def _outcome(self, reward: object) -> tuple[StopReason, str]:
+        """Take the rewards; return why the episode ended, and what is wrong with it."""
+        named = reward if isinstance(reward, Mapping) else dict.fromkeys(self._roles, reward)
+        if reward is None or (named and None in named.values()):
+            return StopReason.ABANDONED, "the program returned None, so its episode is dropped"
+        if unlike := sorted(named.keys() ^ self._roles.keys(), key=str):
+            what = "returned none for" if unlike[0] in self._roles else "has no role"
+            return StopReason.INVALID_REWARD, (
+                f"the program must return a reward for each of its roles ({', '.join(self._roles)}), and "
+                f"{what} {quoted(unlike[0])}"
+            )
+        for name, value in named.items():
+            try:
+                self._rewards[name] = valid_reward(value)
+            except ValueError as error:
+                self._rewards.clear()
+                return StopReason.INVALID_REWARD, f"the program returned the reward {error}"
+        if not self._calls:
+            return StopReason.ENVIRONMENT_ERROR, "the program ended without a call to its session's URL"
+        reasons = sum((role.reasons() for role in self._roles.values()), Counter[str]())
+        if reasons and all(one.untrained for role in self._roles.values() for one in role.forest.answers):
+            why = ", ".join(f"{name} ({number})" for name, number in reasons.most_common())
+            return StopReason.ENVIRONMENT_ERROR, f"none of the program's calls can be trained on: {why}"
+        return StopReason.TERMINATED, ""
+
+
+def ended() -> ConflictError:
+    """Return the error for calls of a session that has ended."""
+    return ConflictError(
+        "the session has ended, and its key with it", hint="begin another", code="session_ended"
+    )

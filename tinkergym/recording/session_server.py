@@ -1,0 +1,221 @@
+"""SessionServer: the OpenAI API for the programs of one process, one URL and key per session and role.
+
+The standard library's server, a thread per connection: a program's calls mostly wait for the engine. It
+listens on this machine only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.renderer import Renderer
+from tinkergym.agent.sampler import Sampler
+from tinkergym.basics.bounded_dict import BoundedDict
+from tinkergym.errors import AuthenticationError, InvalidRequestError, NotFoundError, TinkerGymError
+from tinkergym.openai_api.api_errors import reply_to
+from tinkergym.openai_api.chat_choices import chat_choices
+from tinkergym.openai_api.chat_request import ChatRequest
+from tinkergym.recording.recorded_session import RecordedSession, ended
+from tinkergym.schema.parsing import parse_json
+
+_MOST_BODY_BYTES = 64 << 20
+_POLL_SECONDS = 0.05
+"""How long the end may take to notice."""
+_PATH = re.compile(r"/([0-9a-f]+)/([^/]+)/v1/([a-z/]+)")
+
+
+class SessionServer:
+    """Opens sessions and serves their calls. The first session starts the thread that listens."""
+
+    def __init__(self, *, strict: bool = False) -> None:
+        """Prepare.
+
+        Args:
+            strict: Whether calls that cannot be trained on are refused.
+        """
+        self._strict = strict
+        self._lock = threading.Lock()
+        self._open: dict[str, RecordedSession] = {}
+        self._ended: BoundedDict[str, str] = BoundedDict(10_000)
+        """The keys of ended sessions, by name."""
+        self._server: _Listener | None = None
+
+    def open(
+        self, plan: EpisodePlan, renderer: Callable[[str], Renderer], sampler: Sampler
+    ) -> RecordedSession:
+        """Open the session of an episode."""
+        session = RecordedSession(
+            plan, renderer, sampler, base_url=self._url(), strict=self._strict, on_end=self._forget
+        )
+        with self._lock:
+            self._open[session.name] = session
+        return session
+
+    def session(self, name: str, key: str) -> RecordedSession:
+        """Return the session of this name.
+
+        Raises:
+            AuthenticationError: There is none, or the key is not its own.
+            ConflictError: It has ended.
+        """
+        with self._lock:
+            found = self._open.get(name)
+            its = found.key if found is not None else self._ended.get(name, "")
+        if not its or not hmac.compare_digest(its.encode(), key.encode()):
+            raise AuthenticationError(
+                "the key is not the one of this session", hint="use the session's key with the session's URL"
+            )
+        if found is None:
+            raise ended()
+        return found
+
+    def close(self) -> None:
+        """Stop listening."""
+        with self._lock:
+            server, self._server = self._server, None
+        if server is not None:
+            server.end()
+
+    def _url(self) -> str:
+        with self._lock:
+            if self._server is None:
+                self._server = _Listener(self)
+            return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def _forget(self, session: RecordedSession) -> None:
+        with self._lock:
+            self._open.pop(session.name, None)
+            self._ended[session.name] = session.key
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024
+
+    def __init__(self, sessions: SessionServer) -> None:
+        """Listen on a free port of this machine."""
+        self._connections: set[socket.socket] = set()
+        super().__init__(("127.0.0.1", 0), type("Handler", (_Handler,), {"sessions": sessions}))
+        threading.Thread(
+            target=self.serve_forever, args=(_POLL_SECONDS,), name="tinkergym-sessions", daemon=True
+        ).start()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Remember the connection, and serve it in a thread."""
+        self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget the connection, and close it."""
+        self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def end(self) -> None:
+        """Stop listening, and end all connections."""
+        self.shutdown()
+        self.server_close()
+        for connection in list(self._connections):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of clients that disconnect."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    sessions: SessionServer
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its own name
+        """Log nothing: a path names a session."""
+
+    def do_GET(self) -> None:
+        """Answer `GET models`."""
+        self._answered(self._get)
+
+    def do_POST(self) -> None:
+        """Answer a call."""
+        self._answered(self._post)
+
+    def _answered(self, answer: Callable[[RecordedSession, str, str], None]) -> None:
+        try:
+            found = _PATH.fullmatch(self.path.partition("?")[0])
+            if found is None:
+                raise NotFoundError(f"there is no {self.path.partition('?')[0]!r:.80}", hint=_ROUTES)
+            key = self.headers.get("authorization", "").removeprefix("Bearer ").strip()
+            answer(self.sessions.session(found[1], key), found[2], found[3])
+        except TinkerGymError as error:
+            self.close_connection = True  # Its body may be unread.
+            status, reply = reply_to(error)
+            self._send(status, reply.model_dump_json().encode())
+
+    def _get(self, session: RecordedSession, role: str, route: str) -> None:
+        if route != "models":
+            raise NotFoundError(f"there is no GET {route!r:.80}", hint=_ROUTES)
+        listed = {"id": role, "object": "model", "created": 0, "owned_by": "tinkergym"}
+        self._send(200, json.dumps({"object": "list", "data": [listed]}).encode())
+
+    def _post(self, session: RecordedSession, role: str, route: str) -> None:
+        if route != "chat/completions":
+            raise NotFoundError(f"there is no POST {route!r:.80}", hint=_ROUTES)
+        body = self._body()
+        wanted = parse_json(ChatRequest, body)
+        repeats = self.headers.get("x-stainless-retry-count", "")
+        call = session.ask(
+            role,
+            wanted,
+            body=hashlib.sha256(body).digest(),
+            retry=int(repeats) if repeats.isdecimal() else 0,
+        )
+        reply = chat_choices(
+            call.prompt, wanted, call.completions, f"chatcmpl-{secrets.token_hex(12)}", int(time.time())
+        )
+        sent = reply.model_dump_json().encode()
+        call.is_delivered = not self._is_gone()
+        try:
+            self._send(200, sent)
+        except OSError:
+            call.is_delivered = False
+            raise
+
+    def _body(self) -> bytes:
+        length = self.headers.get("content-length", "")
+        if not length.isdecimal() or int(length) > _MOST_BODY_BYTES:
+            raise InvalidRequestError(
+                "the request needs a content-length, of at most 64 MiB", field="content-length"
+            )
+        return self.rfile.read(int(length))
+
+    def _is_gone(self) -> bool:
+        """Whether the client has closed the connection."""
+        try:
+            return not self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def _send(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        if self.close_connection:
+            self.send_header("connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+
+_ROUTES = "a session answers POST chat/completions and GET models"
