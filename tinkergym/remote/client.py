@@ -235,10 +235,10 @@ class Client:
             arguments=("play", "tasks", "roles", "strict"),
             chosen=settings,
         )
-        assert isinstance(spec, RLSpec)
+        assert spec.played, "it is an RL job"
         hashes = named_hash(environment.id, make(environment))
-        spec = spec.model_copy(update={"environment_data": hashes})
-        noted = spec.with_evaluated_tasks(client_evaluations.tasks_in(make, spec))
+        played = spec.played.model_copy(update={"environment_data": hashes})
+        noted = played.with_evaluated_tasks(client_evaluations.tasks_in(make, played))
         if isinstance(noted, Refusal):
             raise noted.error()
         job = self.submit(noted)
