@@ -1,5 +1,7 @@
 """Agent programs as they are, trained in a service: their calls are episodes like any other's."""
 
+import itertools
+
 import pytest
 
 import tinkergym as tg
@@ -9,13 +11,14 @@ pytestmark = pytest.mark.service
 
 
 def test_trains_program_with_adapter_per_role_certified_and_evaluated(client, tmp_path):
-    seen = []
+    seen, numbers = [], itertools.count()
 
     def solve_and_judge(session):
         seen.append((session.task, session.is_evaluation))
+        number = next(numbers)
         draft = said(session, user(f"Say {session.task}"), role="solver", max_tokens=4)
         said(session, user(f"Judge {draft['content']}"), role="critic", max_tokens=4)
-        return {"solver": len(seen) % 2, "critic": -(len(seen) % 2)}
+        return {"solver": number % 2, "critic": -(number % 2)}
 
     job = client.train_agent(
         solve_and_judge,
@@ -24,6 +27,7 @@ def test_trains_program_with_adapter_per_role_certified_and_evaluated(client, tm
         roles={"solver": tg.Train(), "critic": tg.Train()},
         steps=2,
         algorithm=tg.GRPO(groups_per_step=1, group_size=4, aggregation="sequence"),
+        sampling=tg.Sampling(max_turn_tokens=4, temperature=3.0),
         evaluate=tg.EvaluateEvery(2, split="test", episodes=2),
     )
     assert job.wait().state == "completed"
