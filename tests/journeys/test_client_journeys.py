@@ -195,6 +195,7 @@ def test_runs_the_page_on_algorithms(service, monkeypatch, tmp_path, capsys):
     assert said[1].startswith("2 ")
 
 
+@pytest.mark.full("trains five jobs, of two models")
 def test_runs_page_on_written_answers_from_top_to_bottom(service, monkeypatch, tmp_path, capsys):
     page = (EXAMPLES.parent / "docs" / "guides" / "data.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)

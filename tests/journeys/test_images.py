@@ -63,6 +63,7 @@ def reordered(request):
     return request.model_copy(update={"results": results})
 
 
+@pytest.mark.full("starts a pool of another model")
 def test_learns_from_images_and_stops_when_its_records_were_exchanged(client, monkeypatch, tmp_path):
     job = train(client)
     job.wait()

@@ -35,6 +35,7 @@ class ShortClient:
         return self.jobs[-1]
 
 
+@pytest.mark.full("trains three jobs as other tests of games do")
 def test_trains_the_pages_jobs_to_their_end(client):
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     names = {}

@@ -59,6 +59,7 @@ def test_rejects_unknown_model_before_there_is_a_policy(client):
     assert client.jobs() == before
 
 
+@pytest.mark.full("kills a pool in Ray; `test_own_loop_recovery` kills one in this process")
 def test_applies_acknowledged_calls_once_also_when_worker_is_killed(client):
     hashes = []
     for kills in (False, True):
@@ -257,16 +258,13 @@ def test_reopens_policy_in_another_script_and_continues_from_its_publish(client)
         again.cancel()
 
 
-def test_runs_the_example(service, capsys):
-    assert len(runpy.run_path(str(EXAMPLE))["main"](steps=1)) == 1
-
-
-@pytest.mark.full("trains twelve times as long")
+@pytest.mark.full("starts a pool of another model, and trains for twelve steps")
 def test_learns_by_the_example(service, capsys):
     rewards = runpy.run_path(str(EXAMPLE))["main"](steps=12)
     assert sum(rewards[-3:]) > sum(rewards[:3]) + 0.3
 
 
+@pytest.mark.full("starts a pool of another model")
 def test_shows_images_in_own_loop_with_matching_logprobs(client):
     import numpy as np
 

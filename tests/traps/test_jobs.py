@@ -116,7 +116,14 @@ def test_counts_group_left_with_one_episode_and_teaches_nothing(table):
 
 
 @pytest.mark.parametrize(
-    "reason", [StopReason.TRUNCATED, StopReason.TURN_LIMIT, StopReason.TOKEN_LIMIT, StopReason.CONTEXT_LIMIT]
+    "reason",
+    [
+        StopReason.TRUNCATED,
+        *(
+            pytest.param(reason, marks=pytest.mark.full("counts as `TRUNCATED`"))
+            for reason in (StopReason.TURN_LIMIT, StopReason.TOKEN_LIMIT, StopReason.CONTEXT_LIMIT)
+        ),
+    ],
 )
 def test_counts_cut_episode_as_its_return_says(table, reason):
     """Fails when a cut episode is taken for a failed one, or its return for 0."""

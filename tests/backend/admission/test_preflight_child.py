@@ -40,7 +40,6 @@ def test_keeps_prints_of_an_environment_away_from_others(pack, preflight):
     [
         ({"how": "raises"}, "the reason of the user"),
         ({"how": "dies"}, "last words"),
-        ({"how": "image"}, "an image under 'screen'"),
     ],
 )
 def test_rejects_environment_that_cannot_start_in_its_own_words(pack, preflight, kwargs, text):

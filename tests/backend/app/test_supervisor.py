@@ -170,6 +170,7 @@ def test_frees_the_data_folder_after_a_refusal(tmp_path, capfd):
         assert "cannot listen" in refusal(capfd, f"data_dir={tmp_path / 'data'}", "host=192.0.2.1")
 
 
+@pytest.mark.full("starts a service of its own, to be ended by two signals")
 def test_ends_deaf_process_immediately_by_a_second_signal(serving):
     served = serving(ignores_signals=True)
     served.scheduler_is_up()

@@ -40,7 +40,9 @@ def test_trains_in_bfloat16_within_its_wider_threshold(lab, make_lab, adapter):
     assert rounded.weights(job_id, 1) != rounded.weights(job_id, 2)
 
 
-@pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])
+@pytest.mark.parametrize(
+    "adapter", [LoRA(rank=4), pytest.param(FullParameters(), marks=pytest.mark.full("goes as an adapter"))]
+)
 def test_trains_to_its_end_and_samples_its_policy_afterwards(lab, adapter):
     job_id = lab.start(adapter=adapter)
     lab.play_on(job_id)
@@ -88,7 +90,9 @@ def test_counts_what_a_script_handed_in_after_a_restart(jobs):
     assert {request.episode_id for request in jobs.lease(job_id)} == {other.episode_id for other in others}
 
 
-@pytest.mark.parametrize("adapter", [LoRA(), FullParameters()])
+@pytest.mark.parametrize(
+    "adapter", [LoRA(), pytest.param(FullParameters(), marks=pytest.mark.full("repeats as an adapter"))]
+)
 def test_repeats_same_bits_by_seed_in_lockstep_also_when_resumed(lab, adapter):
     environment = EnvironmentRef(id="board/TicTacToeVs-v0")
     settings = {"deterministic": True, "steps": 3, "environment": environment, "adapter": adapter}
@@ -184,7 +188,9 @@ def test_warns_once_of_rewards_that_tell_no_episode_apart(jobs):
     assert not jobs.events(told_apart, "warning")
 
 
-@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize(
+    "skip", [True, pytest.param(False, marks=pytest.mark.full("updates by 0, as `test_adamw` does"))]
+)
 def test_leaves_policy_as_is_after_step_without_signal_counting_updates(lab, skip):
     algorithm = GRPO(
         group_size=2,
@@ -323,8 +329,16 @@ def test_detects_last_version_missing_in_the_engine(lab, publishes_wrongly):
     assert [checkpoint.step for checkpoint in lab.events(job_id, "checkpoint")] == [2]
 
 
-@pytest.mark.parametrize("kind", ["truncated", "masked"])
-@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize(
+    ("kind", "level"),
+    [
+        ("truncated", "token"),
+        *(
+            pytest.param(kind, level, marks=pytest.mark.full("three jobs; `test_importance` has all weights"))
+            for kind, level in (("truncated", "sequence"), ("masked", "token"), ("masked", "sequence"))
+        ),
+    ],
+)
 def test_corrects_by_the_kind_cap_and_level_asked_for(lab, monkeypatch, kind, level):
     """The engine says of every token that it was less likely than it is, by the same factor."""
     submit, gap = TransformersEngine.submit, 0.5

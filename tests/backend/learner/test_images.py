@@ -49,7 +49,14 @@ def expected(model, one):
     return [float(table[p - 1, one.token_ids[p]]) for p in range(len(one.token_ids)) if one.loss_mask[p]]
 
 
-@pytest.mark.parametrize("adapter", KINDS, ids=["words", "eyes", "whole"])
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        pytest.param(KINDS[0], id="words", marks=pytest.mark.full("part of what `eyes` adapts")),
+        pytest.param(KINDS[1], id="eyes"),
+        pytest.param(KINDS[2], id="whole", marks=pytest.mark.full("saved as a model of words is")),
+    ],
+)
 def test_answers_in_plain_libraries_as_learned_and_saved(learner, tmp_path, adapter):
     from peft import PeftModel
     from transformers import AutoModelForImageTextToText

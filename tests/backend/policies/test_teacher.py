@@ -105,7 +105,9 @@ def train(lab, **settings):
     return job_id
 
 
-@pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])
+@pytest.mark.parametrize(
+    "adapter", [LoRA(rank=4), pytest.param(FullParameters(), marks=pytest.mark.full("three times as long"))]
+)
 def test_counts_from_the_policy_the_job_began_with(lab, written, loaded, adapter):
     job_id = train(lab, steps=3, initial_policy=taught(written, adapter), adapter=adapter, algorithm=PAIRS)
     first, *later = kls(lab, job_id)
@@ -167,6 +169,7 @@ def test_keeps_the_reference_after_restart_though_its_job_is_gone(lab, written, 
     assert lab.weights(broken, 3) == lab.weights(smooth, 3)
 
 
+@pytest.mark.full("trains a job of all parameters; `test_checkpoint_keeping` has the rules")
 def test_keeps_what_job_began_with_beside_however_few_checkpoints(lab, written):
     adapter = FullParameters()
     other = written.run("sft", SAYS, steps=1, batch_size=1, adapter=adapter)

@@ -50,10 +50,12 @@ def differs_only_inside(spans, ours, theirs):
     ("name", "prompt"),
     # Gemma has no system role; how one is folded is tested with the renderer.
     [
-        (name, prompt)
-        for name in FAMILIES
-        for prompt in (None, "Be brief.")
-        if not (prompt and name == "gemma")
+        *((name, None) for name in FAMILIES),
+        *(
+            pytest.param(name, "Be brief.", marks=pytest.mark.full("a prompt of the system is a turn before"))
+            for name in FAMILIES
+            if name != "gemma"
+        ),
     ],
 )
 @given(turns=TALKS)

@@ -56,7 +56,20 @@ def talk(renderer, answers, replies):
     return prompts, actions, loop.trajectory()
 
 
-@pytest.mark.parametrize("name", [*shipped_names(), *SOURCES])
+KINDS = {"cohere2", "deepseekv3", "gemma4_v5", "gptoss", "lfm2_2_5_v2", "llama3_2", "qwen3_8", "smolvlm"}
+"""Of the templates that `trl` ships, those that all tests run: versions of a family differ in little."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            pytest.param(name, marks=[] if name in KINDS else [pytest.mark.full("more templates")])
+            for name in shipped_names()
+        ),
+        *SOURCES,
+    ],
+)
 def test_shows_scripted_episodes_what_the_template_writes(name):
     bundle = bundle_of(name)
     try:

@@ -60,7 +60,7 @@ def assert_close(found, expected, tolerance=1e-6):
         torch.testing.assert_close(found[name], gradient, atol=tolerance * scale, rtol=0.0)
 
 
-@pytest.mark.parametrize("kind", ADAPTERS)
+@ONE_KIND
 def test_takes_anothers_place_by_policy_on_every_rank(both, batch, kind, tmp_path):
     group, learner = both
     group.forward_backward(kind, batch, policy_loss())
@@ -129,6 +129,7 @@ def test_skips_gradient_of_exactly_zero_on_ranks_as_one(both, batch, kind):
     assert_same_policy(*both, kind)
 
 
+@MATRIX
 @ONE_KIND
 def test_begins_another_training_on_ranks_without_old_moments(both, batch, kind, tmp_path):
     name = f"another-{kind}"
@@ -145,7 +146,7 @@ def test_begins_another_training_on_ranks_without_old_moments(both, batch, kind,
     ("loss", "counted"),
     [
         (policy_loss(clip_low=1e-6, clip_high=1e-6), "clip_fraction"),
-        (policy_loss(importance_correction="truncated"), "importance_weight_mean"),
+        pytest.param(policy_loss(importance_correction="truncated"), "importance_weight_mean", marks=MATRIX),
     ],
 )
 def test_reports_metrics_of_one_also_if_a_rank_is_idle(both, batch, silent, loss, counted):
@@ -186,6 +187,7 @@ def test_has_values_and_value_gradient_of_one_on_two_ranks(group, learner, batch
     group.drop("valued")
 
 
+@MATRIX
 def test_adds_up_two_calls_of_batch_parts_as_one(both, batch):
     group, single = both
     totals = BatchTotals.of(batch)
@@ -264,6 +266,7 @@ def test_gets_bits_of_training_alone_for_tenants_in_turns(group, alone, tenants,
     assert taken_out(group) == alone
 
 
+@MATRIX
 def test_gets_bits_of_training_alone_for_tenants_in_threads(group, alone, tenants):
     threads = [threading.Thread(target=list, args=(calls,)) for calls in tenants.values()]
     for thread in threads:
