@@ -97,8 +97,9 @@ class GatewayLimits(Settings):
     """Most episodes per train step, including rounds of dynamic sampling. They are all in memory at
     once."""
     samples_in_flight: int = Field(2048, ge=1)
-    """Sampling requests that one tenant may have in flight. More get 429 with `Retry-After`, and clients
-    wait. A deterministic job that a client plays may have at most this many episodes per step."""
+    """Sampling requests that one tenant may have in flight at a model's worker. More get 429 with
+    `Retry-After`, and clients wait. A deterministic job that a client plays may have at most this many
+    episodes per step."""
     warm_up_seconds: float = Field(60.0, ge=0)
     """How long a request of the OpenAI API waits for its model, which is loaded when it is first used and
     unloaded when it was idle. Then it gets 503 with `Retry-After`."""

@@ -244,9 +244,14 @@ class EnvironmentGoneError(TinkerGymError):
 
 
 class TooManyRequestsError(ServiceUnavailableError):
-    """This tenant has more requests in flight than the service allows. Retry when some have finished."""
+    """More requests are in flight than the service allows, or the key has used up its rate. Retry later.
+
+    Attributes:
+        retry_after_seconds: How long to wait before the next try.
+    """
 
     http_status = 429
+    retry_after_seconds: float = 1.0
 
 
 class EnvironmentBusyError(ServiceUnavailableError):

@@ -29,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     create.add_argument("tenant")
     create.add_argument("--name", default="", help="what it is for")
     create.add_argument("--read-only", action="store_true", help="it samples and reads, and changes nothing")
+    create.add_argument("--requests-per-minute", type=_positive, metavar="N", help="of sampling, at most")
+    create.add_argument("--tokens-per-minute", type=_positive, metavar="N", help="prompts and completions")
     shown = commands.add_parser("list", help="show keys, each with its tenant")
     shown.add_argument("tenant", nargs="?", help="only this tenant's keys (default: all)")
     revoke = commands.add_parser("revoke", help="revoke a key immediately")
@@ -54,10 +56,11 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _create(keys: KeyStore, options: argparse.Namespace) -> None:
-    key = keys.create(options.tenant, options.name, read_only=options.read_only)
+    rate = {name: getattr(options, name) for name in ("requests_per_minute", "tokens_per_minute")}
+    key = keys.create(options.tenant, options.name, read_only=options.read_only, **rate)
     if options.json:
         made = {"key": key, "key_id": keys.id_of(key), "tenant": options.tenant, "name": options.name}
-        _emit({**made, "read_only": options.read_only})
+        _emit({**made, "read_only": options.read_only, **rate})
     else:
         # Only the key on standard output, for `KEY=$(tinkergym keys create ...)`.
         print(key, flush=True)
@@ -76,7 +79,9 @@ def _list(keys: KeyStore, options: argparse.Namespace) -> None:
     for key in found:
         valid = "read-only" if key.read_only else "valid"
         state = valid if key.revoked_at is None else f"revoked {_day(key.revoked_at)}"
-        print(f"{key.key_id}  {_day(key.created_at)}  {state}  {key.tenant_id}  {key.name}")
+        rates = ((key.requests_per_minute, "requests"), (key.tokens_per_minute, "tokens"))
+        limits = "".join(f"  {most} {what}/min" for most, what in rates if most is not None)
+        print(f"{key.key_id}  {_day(key.created_at)}  {state}  {key.tenant_id}  {key.name}{limits}")
 
 
 def _revoke(keys: KeyStore, options: argparse.Namespace) -> None:
@@ -92,6 +97,12 @@ _COMMANDS = {"create": _create, "list": _list, "revoke": _revoke}
 
 def _emit(document: dict[str, Any]) -> None:
     print(json.dumps(document), flush=True)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= 10**12:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 on, not {text!r:.40}")
+    return int(text)
 
 
 def _day(seconds: float) -> str:

@@ -92,6 +92,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         yield
         await parts.tail.close()
         await parts.key_watch.close()
+        await parts.rates.close()
         await parts.pool_proofs.close()
         await parts.proxy.close()
         parts.image_check.close()

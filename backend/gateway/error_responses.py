@@ -6,6 +6,7 @@ Below the paths of the OpenAI API it is that API's format, with its status.
 from __future__ import annotations
 
 import logging
+from math import ceil
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -30,9 +31,10 @@ _log = logging.getLogger(__name__)
 
 def error_response(error: TinkerGymError, path: str) -> JSONResponse:
     """Return the response for `error` to a request for this path."""
-    headers = {}
+    headers: dict[str, str] = {}
     if isinstance(error, ServiceUnavailableError):
-        headers["Retry-After"] = "1"
+        seconds = getattr(error, "retry_after_seconds", 1.0)
+        headers |= {"Retry-After": str(ceil(seconds)), "Retry-After-Ms": str(ceil(1000 * seconds))}
     if isinstance(error, AuthenticationError):
         headers["WWW-Authenticate"] = "Bearer"
     if path.startswith(PREFIX):

@@ -12,15 +12,15 @@ from math import inf
 from fastapi import Request
 
 from backend.admission.request_bounds import refuse_too_many_logprobs
-from backend.fairness.fair_places import Hold
 from backend.gateway.dependencies import key_of
 from backend.gateway.fair_routes import in_turn, read_now
 from backend.gateway.pool_choice import pools_at_hand, want_pool
-from backend.gateway.wiring import GatewayParts, parts_of
+from backend.gateway.wiring import parts_of
+from backend.store.key_rates import KeyRate
 from backend.store.store import TenantStore
-from tinkergym.errors import InvalidRequestError, TooManyRequestsError
+from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.ids import SeatRef
-from tinkergym.schema.sampling import CompletionPart, SampleBatch, SampleRequest
+from tinkergym.schema.sampling import SampleBatch, SampleRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,8 @@ async def begin_sampling(
     Raises:
         InvalidRequestError: Two have one id, or they want too many logprobs.
         NotFoundError: A policy is neither a job of this tenant nor a model.
-        TooManyRequestsError: The tenant has too many requests in flight already.
+        TooManyRequestsError: The tenant has too many requests in flight at a pool, or the key has used up its
+            rate.
         ServiceUnavailableError: The model is not loaded yet; a pool has been requested.
     """
     parts = parts_of(request)
@@ -57,6 +58,9 @@ async def begin_sampling(
     missing = next((policy for policy in policies if policy not in chosen), None)
     if missing is not None:
         raise await in_turn(tenant.tenant_id, want_pool, parts, tenant, missing)
+    rate: KeyRate | None = request.state.rate
+    if rate is not None:
+        await _admit(request, rate, requests)
     by_pool: dict[str, list[SampleRequest]] = defaultdict(list)
     for wanted in requests:
         by_pool[chosen[wanted.policy].pool_id].append(wanted)
@@ -71,7 +75,6 @@ async def begin_sampling(
     pools = {pool.pool_id: pool for pool in chosen.values()}
     stack = AsyncExitStack()
     try:
-        flying = stack.enter_context(_in_flight(parts, tenant.tenant_id, count))
         sources = []
         for pool_id, body in bodies.items():
             source = await stack.enter_async_context(parts.proxy.stream(pools[pool_id], "/sample", body))
@@ -81,24 +84,21 @@ async def begin_sampling(
     except BaseException:
         await stack.aclose()
         raise
-    lines = _streamed(sources, flying) if streams else _lines(sources, flying)
+    lines = _lines(sources, streams=streams)
+    if rate is not None:
+        lines = parts.rates.counted(rate, lines)
     return Sampling(lines, inf if streams else count, stack)
 
 
-def _in_flight(parts: GatewayParts, tenant_id: str, count: int) -> Hold:
-    """Count requests until they are answered.
+async def _admit(request: Request, rate: KeyRate, requests: list[SampleRequest]) -> None:
+    """Count a request and its prompts, once: it is tried again while its model is being loaded.
 
     Raises:
-        TooManyRequestsError: The tenant has too many in flight already.
+        TooManyRequestsError: The key has used up its rate.
     """
-    hold = Hold(parts.in_flight, tenant_id)
-    if not hold.take(count):
-        raise TooManyRequestsError(
-            f"{parts.in_flight.held(tenant_id)} of your sampling requests are in flight, and the service "
-            f"allows {parts.in_flight.most_of_one} at a time",
-            hint="send more when some have finished; the operator can raise limits.samples_in_flight",
-        )
-    return hold
+    if not getattr(request.state, "is_admitted", False):
+        await parts_of(request).rates.admit(rate, sum(len(one.prompt_ids) for one in requests))
+        request.state.is_admitted = True
 
 
 def _in_own_sessions(requests: list[SampleRequest], tenant_id: str) -> list[SampleRequest]:
@@ -114,16 +114,10 @@ def _batch_json(requests: list[SampleRequest], together: bool) -> bytes:
     return SampleBatch.model_construct(requests=requests, together=together).model_dump_json().encode()
 
 
-async def _lines(sources: list[AsyncIterator[bytes]], flying: Hold) -> AsyncGenerator[bytes, None]:
-    async for chunk in sources[0] if len(sources) == 1 else _merged(sources):
-        flying.give(chunk.count(b"\n"))
-        yield chunk
-
-
-async def _streamed(sources: list[AsyncIterator[bytes]], flying: Hold) -> AsyncGenerator[bytes, None]:
-    """Yield whole lines, some of which are parts of completions."""
-    async for chunk in _whole_lines(sources[0]) if len(sources) == 1 else _merged(sources):
-        flying.give(sum([not CompletionPart.is_in(line) for line in chunk.splitlines()]))
+async def _lines(sources: list[AsyncIterator[bytes]], *, streams: bool) -> AsyncGenerator[bytes, None]:
+    """Yield what the pools send; of streams whole lines, some of which are parts of completions."""
+    one = _whole_lines(sources[0]) if streams else sources[0]
+    async for chunk in one if len(sources) == 1 else _merged(sources):
         yield chunk
 
 

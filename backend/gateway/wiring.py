@@ -23,11 +23,13 @@ from backend.gateway.key_watch import KeyWatch
 from backend.gateway.operator_key import OperatorKey
 from backend.gateway.pool_proofs import PoolProofs
 from backend.gateway.pool_proxy import PoolProxy
+from backend.gateway.rate_shares import RateShares
 from backend.gateway.renderer_cache import RendererCache
 from backend.gateway.run_series import RunReader
 from backend.gateway.token_texts import TokenReader
 from backend.machine_paths import MachinePaths
 from backend.processes.image_check import ImageCheck
+from backend.store.key_rates import Allowance, KeyRate
 from backend.store.keys import KeyRights
 from backend.store.store import Store
 from backend.store.usage import QuotaRoom
@@ -153,15 +155,20 @@ class GatewayParts:
         return QuotaRoom()
 
     @cached_property
-    def in_flight(self) -> FairPlaces:
-        """Unanswered requests for tokens, by tenant."""
-        return FairPlaces(inf, most_of_one=self.config.limits.samples_in_flight)
-
-    @cached_property
     def waiting_at_pools(self) -> Turns:
         """Requests that wait at a pool, which has few threads, by job; further ones of a job take turns."""
         of_job = max(_FEWEST_OF_A_JOB, _MOST_OF_A_POOL // self.config.jobs_per_pool)
         return Turns(FairPlaces(inf, most_of_one=of_job))
+
+    @cached_property
+    def rates(self) -> RateShares:
+        """How much keys with limits may sample."""
+
+        async def take(rate: KeyRate, *, unused: float, tokens: int, wanted: bool) -> Allowance:
+            count = self.store.keys.rates.take
+            return await in_turn(_UNKNOWN, count, rate, unused=unused, tokens=tokens, wanted=wanted)
+
+        return RateShares(take)
 
     @cached_property
     def key_watch(self) -> KeyWatch:

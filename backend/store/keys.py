@@ -12,6 +12,7 @@ from sqlalchemy import delete, or_, select, update
 from sqlalchemy.exc import NoResultFound
 
 from backend.store.database import Database, add_row
+from backend.store.key_rates import KeyRate, KeyRates
 from backend.store.tables import api_keys, sessions, tenants
 from tinkergym.errors import NotFoundError
 
@@ -39,6 +40,9 @@ class ApiKey:
     revoked_at: float | None
     read_only: bool
     """Whether it samples and reads, and changes nothing."""
+    requests_per_minute: int | None
+    """None is no limit."""
+    tokens_per_minute: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class KeyRights:
 
     tenant_id: str
     read_only: bool
+    rate: KeyRate | None = None
+    """How much it may sample; None is not limited."""
 
 
 class KeyStore:
@@ -55,6 +61,7 @@ class KeyStore:
     def __init__(self, database: Database, clock: Callable[[], float]) -> None:
         self._db = database
         self._clock = clock
+        self.rates = KeyRates(database, clock)
 
     def ensure_tenant(self, tenant_id: str, name: str = "") -> None:
         """Create the tenant unless it exists."""
@@ -62,7 +69,15 @@ class KeyStore:
             row = {"name": name or tenant_id, "created_at": self._clock()}
             add_row(connection, tenants, {"tenant_id": tenant_id}, row)
 
-    def create(self, tenant_id: str, name: str, *, read_only: bool = False) -> str:
+    def create(
+        self,
+        tenant_id: str,
+        name: str,
+        *,
+        read_only: bool = False,
+        requests_per_minute: int | None = None,
+        tokens_per_minute: int | None = None,
+    ) -> str:
         """Create a key for a tenant, and the tenant if needed, and return it; it cannot be read again."""
         self.ensure_tenant(tenant_id)
         key = _PREFIX + secrets.token_urlsafe(32)
@@ -75,6 +90,8 @@ class KeyStore:
                     name=name,
                     created_at=self._clock(),
                     read_only=read_only,
+                    requests_per_minute=requests_per_minute,
+                    tokens_per_minute=tokens_per_minute,
                 )
             )
         return key
@@ -113,12 +130,14 @@ class KeyStore:
         )
         with self._db.read() as connection:
             row = connection.execute(
-                select(api_keys.c.tenant_id, api_keys.c.read_only).where(
+                select(api_keys).where(
                     or_(api_keys.c.sha256 == sha256, api_keys.c.key_id == its_session.scalar_subquery()),
                     api_keys.c.revoked_at.is_(None),
                 )
             ).one()
-            return KeyRights(row.tenant_id, row.read_only)
+        limits = row.requests_per_minute, row.tokens_per_minute
+        rate = None if limits == (None, None) else KeyRate(row.key_id, *limits)
+        return KeyRights(row.tenant_id, row.read_only, rate)
 
     def open_session(self, key: str) -> str | None:
         """Return a secret with the key's rights, until it expires, is closed, or the key is revoked.
@@ -158,6 +177,8 @@ class KeyStore:
                     created_at=row.created_at,
                     revoked_at=row.revoked_at,
                     read_only=row.read_only,
+                    requests_per_minute=row.requests_per_minute,
+                    tokens_per_minute=row.tokens_per_minute,
                 )
                 for row in rows
             ]

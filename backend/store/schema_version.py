@@ -13,7 +13,7 @@ from backend.errors import ConfigError
 from backend.store.database import Database
 from backend.store.tables import alembic_version, metadata, schema_version
 
-HEAD = "0018"
+HEAD = "0019"
 """The newest revision."""
 
 _FIRST = "0011"

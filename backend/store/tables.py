@@ -55,6 +55,12 @@ api_keys = Table(
     Column("created_at", Float, nullable=False),
     Column("revoked_at", Float),
     Column("read_only", Boolean, nullable=False, server_default=false()),
+    # Its limits, if any, and what is left of them; see `key_rates.py`.
+    Column("requests_per_minute", BigInteger),
+    Column("tokens_per_minute", BigInteger),
+    Column("requests_left", Float),
+    Column("tokens_left", Float),
+    Column("counted_at", Float),
 )
 
 # Browsers that are logged in to the dashboard, each with the rights of a key.

@@ -115,6 +115,10 @@ class ScriptedService:
             self._store.close()
             self._folder.cleanup()
 
+    def limited_key(self, tokens_per_minute: int) -> str:
+        """Return a new key with this limit."""
+        return self._store.keys.create(LOCAL_TENANT, "limited", tokens_per_minute=tokens_per_minute)
+
     def break_next(self, call: str, *, status: int | None = None) -> None:
         """Let the next request whose `METHOD path` contains `call` fail.
 

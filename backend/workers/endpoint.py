@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 from starlette.requests import Request
@@ -17,6 +18,7 @@ from starlette.responses import Response
 
 from backend.engines.protocol import Deliver
 from backend.engines.spread.orders import Done, EngineJoins, WantedPieces
+from backend.fairness.fair_places import FairPlaces
 from backend.workers.worker_server import Handler, WorkerServer, in_thread, read_body, sampled
 from tinkergym.schema.data import ImageKept, ImageNames
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
@@ -96,12 +98,23 @@ class PoolService(Protocol):
 class PoolEndpoint:
     """Serves a `PoolService` from a thread until closed."""
 
-    def __init__(self, service: PoolService, url: str, token: str, *, long_polls: int = _LONG_POLLS) -> None:
+    def __init__(
+        self,
+        service: PoolService,
+        url: str,
+        token: str,
+        *,
+        long_polls: int = _LONG_POLLS,
+        samples_in_flight: float = inf,
+    ) -> None:
         """Listen at `url`, or at a free port for port 0; `self.url` then has the port.
 
-        Requests are handled from now on, `long_polls` of workers at a time.
+        Requests are handled from now on, `long_polls` of workers at a time, and at most `samples_in_flight`
+        requests for tokens of each tenant.
         """
         self._service = service
+        # Here and not in a gateway: there may be several.
+        self._in_flight = FairPlaces(inf, most_of_one=samples_in_flight)
         self._polls = ThreadPoolExecutor(long_polls, thread_name_prefix="pool-endpoint-poll")
         self._threads = ThreadPoolExecutor(_BLOCKING_CALLS, thread_name_prefix="pool-endpoint")
         self._renewals = ThreadPoolExecutor(_RENEWALS, thread_name_prefix="pool-endpoint-renewal")
@@ -176,6 +189,7 @@ class PoolEndpoint:
             request,
             self._threads,
             lambda requests, deliver, together: self._service.sample(requests, deliver, together=together),
+            self._in_flight,
         )
 
     async def _join_engine(self, request: Request) -> Response:

@@ -105,7 +105,9 @@ class PoolWorker:
         self.jobs = PoolJobs(self._parts, pool_id)
         self._health = PoolHealth(self._parts, pool_id, self.jobs.pulses)
         self.routes = PoolRoutes(self._parts, self.jobs, self._images, self._health)
-        self._endpoint = PoolEndpoint(self.routes, url, token)
+        self._endpoint = PoolEndpoint(
+            self.routes, url, token, samples_in_flight=config.limits.samples_in_flight
+        )
         self.url = self._endpoint.url
         self._health.start(self.url, token)
         _log.info("pool %s serves %s with process %d", pool_id, model, os.getpid())

@@ -22,12 +22,14 @@ from starlette.routing import Route
 
 from backend import worker_url
 from backend.engines.protocol import Deliver
+from backend.fairness.fair_places import FairPlaces, Hold
 from backend.lines_response import LinesResponse
 from tinkergym.errors import (
     AuthenticationError,
     InternalServiceError,
     InvalidRequestError,
     TinkerGymError,
+    TooManyRequestsError,
 )
 from tinkergym.schema.sampling import Completion, CompletionPart, SampleBatch, SampleFailure, SampleRequest
 
@@ -108,16 +110,48 @@ async def in_thread(threads: ThreadPoolExecutor, call: Callable[[], BaseModel]) 
     return Response(body, media_type="application/json")
 
 
-async def sampled(request: Request, threads: ThreadPoolExecutor, sample: Sample) -> Response:
-    """Answer a `SampleBatch` with a line per request, as soon as each is there."""
+async def sampled(
+    request: Request, threads: ThreadPoolExecutor, sample: Sample, in_flight: FairPlaces | None = None
+) -> Response:
+    """Answer a `SampleBatch` with a line per request, as soon as each is there.
+
+    Args:
+        request: The HTTP request.
+        threads: `sample` runs in one of them.
+        sample: Begins to sample.
+        in_flight: Unanswered requests by tenant; None does not limit them.
+    """
     loop = asyncio.get_running_loop()
     batch = read_body(SampleBatch, await request.body())
-    receiver = _Receiver(loop, len(batch.requests))
-    # In a thread, because a policy may have to be loaded first.
-    await loop.run_in_executor(threads, partial(sample, batch.requests, receiver, batch.together))
+    receiver = _Receiver(loop, len(batch.requests), _flying(batch, in_flight))
+    try:
+        # In a thread, because a policy may have to be loaded first.
+        await loop.run_in_executor(threads, partial(sample, batch.requests, receiver, batch.together))
+    except BaseException:
+        await receiver.__aexit__()
+        raise
     # How many parts there will be is not known.
     streams = any(wanted.stream for wanted in batch.requests)
     return LinesResponse(receiver.lines(), inf if streams else len(batch.requests), receiver)
+
+
+def _flying(batch: SampleBatch, in_flight: FairPlaces | None) -> Hold | None:
+    """Count requests until they are answered; those of the service's own workers have no tenant.
+
+    Raises:
+        TooManyRequestsError: The tenant has too many in flight here already, through whichever gateway.
+    """
+    owner = batch.requests[0].seat.owner
+    if in_flight is None or not owner:
+        return None
+    hold = Hold(in_flight, owner)
+    if not hold.take(len(batch.requests)):
+        raise TooManyRequestsError(
+            f"{in_flight.held(owner)} of your sampling requests are in flight, and the service allows "
+            f"{in_flight.most_of_one} at a time",
+            hint="send more when some have finished; the operator can raise limits.samples_in_flight",
+        )
+    return hold
 
 
 class _Receiver:
@@ -126,7 +160,8 @@ class _Receiver:
     Entered while a client waits for them.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, wanted: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, wanted: int, flying: Hold | None) -> None:
+        self._flying = flying
         self.gone = False
         """Whether the caller disconnected, see `Deliver`."""
         self._loop = loop
@@ -147,7 +182,10 @@ class _Receiver:
         """Yield the completions, and parts of them, as they arrive."""
         while self._wanted > 0:
             answers = await self._arrived.get()
-            self._wanted -= sum([not isinstance(answer, CompletionPart) for answer in answers])
+            whole = sum([not isinstance(answer, CompletionPart) for answer in answers])
+            self._wanted -= whole
+            if self._flying is not None:
+                self._flying.give(whole)
             # Unrequested fields are left out: most completions have no text and no further logprobs.
             lines = [answer.model_dump_json(exclude_none=True) + "\n" for answer in answers]
             yield "".join(lines).encode()
@@ -157,6 +195,8 @@ class _Receiver:
 
     async def __aexit__(self, *_: object) -> None:
         self.gone = True
+        if self._flying is not None:
+            self._flying.give(self._flying.count)
 
 
 def read_body(kind: type[_Body], body: bytes) -> _Body:

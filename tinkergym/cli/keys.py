@@ -30,12 +30,25 @@ def create(
     read_only: Annotated[
         bool, typer.Option("--read-only", help="It samples and reads, and changes nothing.")
     ] = False,
+    requests_per_minute: Annotated[
+        int | None, typer.Option(min=1, max=10**12, help="The most sampling requests. (default: no limit)")
+    ] = None,
+    tokens_per_minute: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=10**12, help="The most tokens of prompts and completions. (default: no limit)"
+        ),
+    ] = None,
     data_dir: DataDir = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a key and print it. It is shown only once."""
     rights = ["--read-only"] if read_only else []
+    if requests_per_minute is not None:
+        rights += ["--requests-per-minute", str(requests_per_minute)]
+    if tokens_per_minute is not None:
+        rights += ["--tokens-per-minute", str(tokens_per_minute)]
     _run(["create", tenant, "--name", name, *rights], data_dir, config, as_json)
 
 

@@ -217,6 +217,9 @@ class KeyView(WireModel):
     """Unix seconds."""
     revoked_at: float | None
     read_only: bool
+    requests_per_minute: int | None = None
+    """Limits of what it samples; None is no limit."""
+    tokens_per_minute: int | None = None
 
 
 class KeyList(WireModel):

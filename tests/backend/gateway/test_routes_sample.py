@@ -1,13 +1,8 @@
 import json
-import time
 
 import pytest
 
 pytestmark = pytest.mark.service
-
-
-MOST_IN_FLIGHT = 4
-"""Requests for tokens, as the gateway of these tests is set."""
 
 
 def error_of(response):
@@ -80,26 +75,6 @@ def test_rejects_two_requests_with_one_id(client, start_pool):
     assert (response.status_code, error_of(response)["field"]) == (422, "requests.request_id")
 
 
-def test_refuses_samples_beyond_the_tenants_limit(gateway, client, start_pool):
-    pool = start_pool("pool-1")
-    pool.gate.clear()
-    batch = {"requests": [request_for("nano", f"r{number}") for number in range(MOST_IN_FLIGHT)]}
-    with client.stream("POST", "/v1/sample", json=batch) as answer:
-        lines = answer.iter_lines()
-        next(lines)
-        # One is answered: one more may come, and no second one.
-        more = {"requests": [request_for("nano", "x"), request_for("nano", "y")]}
-        refused = client.post("/v1/sample", json=more)
-        assert (refused.status_code, error_of(refused)["type"]) == (429, "TooManyRequestsError")
-        assert refused.headers["retry-after"] == "1"
-        assert client.post("/v1/sample", json={"requests": more["requests"][:1]}).status_code == 200
-        with gateway.client("bob") as bob:
-            pool.gate.set()
-            assert bob.post("/v1/sample", json=more).status_code == 200
-        assert len(list(lines)) == MOST_IN_FLIGHT - 1
-    assert client.post("/v1/sample", json=more).status_code == 200
-
-
 def test_breaks_answer_off_when_its_key_is_revoked(gateway, client, start_pool):
     pool = start_pool("pool-1")
     pool.gate.clear()
@@ -110,17 +85,3 @@ def test_breaks_answer_off_when_its_key_is_revoked(gateway, client, start_pool):
         gateway.store.keys.revoke(gateway.store.keys.list(gateway.tenants["ada"])[0].key_id)
         assert list(lines) == []
     assert client.post("/v1/sample", json=batch).status_code == 401
-
-
-def test_ignores_in_flight_requests_of_a_client_that_hung_up(client, start_pool):
-    pool = start_pool("pool-1")
-    pool.gate.clear()
-    batch = {"requests": [request_for("nano", f"r{number}") for number in range(MOST_IN_FLIGHT)]}
-    deadline = time.monotonic() + 20
-    for _ in range(3):
-        while True:
-            with client.stream("POST", "/v1/sample", json=batch) as answer:
-                if answer.status_code == 200:
-                    next(answer.iter_lines())
-                    break
-            assert time.monotonic() < deadline

@@ -118,3 +118,13 @@ def test_answers_wrong_keys_and_paths_in_the_same_format(api):
     assert (large.status_code, error_of(large)["type"]) == (413, "invalid_request_error")
     elsewhere = api.get("models", headers={"Host": "evil.example"})
     assert (elsewhere.status_code, set(error_of(elsewhere))) == (421, {"message", "type", "param", "code"})
+
+
+def test_refuses_keys_beyond_their_rate_as_openai_does(chat, api, service):
+    api.headers["Authorization"] = f"Bearer {service.limited_key(tokens_per_minute=5)}"
+    assert chat(stream=True).status_code == 200
+    refused = chat()
+    error = error_of(refused)
+    assert (refused.status_code, error["type"]) == (429, "rate_limit_error")
+    assert error["code"] == "rate_limit_exceeded"
+    assert int(refused.headers["Retry-After"]) > 60

@@ -16,9 +16,11 @@ from tinkergym.errors import (
     InternalServiceError,
     InvalidRequestError,
     NotFoundError,
+    TooManyRequestsError,
 )
 from tinkergym.remote.transport import Connection
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest
+from tinkergym.schema.sampling import Completion, SampleBatch, SampleRequest
 
 TOKEN = "secret"
 
@@ -159,4 +161,51 @@ def test_tells_engine_when_a_caller_hangs_up(socket_path):
     deadline = time.monotonic() + 30.0
     while not receiver.gone:
         assert time.monotonic() < deadline
+    endpoint.close()
+
+
+def batch_of(owner, count):
+    asked = [
+        SampleRequest(request_id=f"r{at}", policy="slow", prompt_ids=[1], max_tokens=9).owned_by(owner)
+        for at in range(count)
+    ]
+    return SampleBatch(requests=asked).model_dump_json().encode()
+
+
+def answer(receiver, request_id):
+    tokens = {"token_ids": [5], "sampling_logprobs": [0.0], "finish_reason": "stop", "policy_version": 0}
+    receiver([Completion(request_id=request_id, **tokens)])
+
+
+def test_refuses_samples_beyond_the_tenants_limit(socket_path):
+    service = Service()
+    endpoint = PoolEndpoint(service, unix_url(socket_path), TOKEN, samples_in_flight=3)
+    with Connection(unix_url(socket_path), token=TOKEN) as connection, ThreadPoolExecutor() as threads:
+
+        def sample(owner, count):
+            return threads.submit(connection.call, "POST", "/sample", body=batch_of(owner, count))
+
+        with connection.stream("POST", "/sample", body=batch_of("ada", 3)) as chunks:
+            first = service.receivers.get(timeout=60.0)
+            answer(first, "r0")
+            assert b"r0" in next(chunks)
+            # One is answered: one more may come, and no second one.
+            with pytest.raises(TooManyRequestsError):
+                sample("ada", 2).result(60.0)
+            others = [sample("ada", 1), sample("bob", 3), sample("", 9)]
+            for _ in others:
+                receiver = service.receivers.get(timeout=60.0)
+                for at in range(9):
+                    answer(receiver, f"r{at}")
+            assert all(b"r0" in other.result(60.0) for other in others)
+            with pytest.raises(NotFoundError):
+                connection.call("POST", "/sample", body=batch_of("ada", 1).replace(b"slow", b"lost"))
+        # The caller hung up: what it left unanswered does not count.
+        while not first.gone:
+            connection.call("POST", "/prove")
+        last = sample("ada", 3)
+        receiver = service.receivers.get(timeout=60.0)
+        for at in range(3):
+            answer(receiver, f"r{at}")
+        assert last.result(60.0).count(b"\n") == 3
     endpoint.close()

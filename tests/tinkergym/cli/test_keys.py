@@ -22,11 +22,11 @@ def keys(tg_run, tmp_path, monkeypatch):
 
 
 def test_makes_lists_and_revokes_keys_without_a_running_service(keys):
-    made = keys("create", "laptop", "--tenant", "ada")
+    made = keys("create", "laptop", "--tenant", "ada", "--requests-per-minute", "60")
     assert re.fullmatch(r"tg-\S{40,}\n", made.stdout)
     assert "TINKERGYM_URL" in made.stderr
     listed = keys("list", "--tenant", "ada").stdout
-    assert re.search(r"key-\w+ +.* valid +ada +laptop", listed)
+    assert re.search(r"key-\w+ +.* valid +ada +laptop +60 requests/min", listed)
     assert made.stdout.strip() not in listed
     assert keys("revoke", listed.split()[0]).exit_code == 0
     assert "revoked" in keys("list").stdout
@@ -35,3 +35,9 @@ def test_makes_lists_and_revokes_keys_without_a_running_service(keys):
 def test_names_a_key_that_does_not_exist(keys):
     result = keys("revoke", "key-nope")
     assert (result.exit_code, "key-nope" in result.stderr, "Traceback" in result.stderr) == (2, True, False)
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "many"])
+def test_refuses_limits_that_are_no_numbers_of_tokens(keys, limit):
+    refused = keys("create", "laptop", "--tokens-per-minute", limit)
+    assert (refused.exit_code, "Traceback" in refused.stderr) == (2, False)
