@@ -19,6 +19,7 @@ from tinkergym.openai_api.completion_text import logprobs_of, prompt_logprobs_of
 from tinkergym.openai_api.text_pieces import TextPieces
 from tinkergym.openai_api.token_requests import Prompt
 from tinkergym.schema.sampling import Completion, CompletionPart
+from tinkergym.tool_calls.call import THOUGHT
 
 
 class SampledPieces:
@@ -35,30 +36,52 @@ class SampledPieces:
         opening = None if prompt.calls is None else prompt.calls.grammar.opening
         self._pieces = TextPieces(prompt.renderer, stop, opening)
         self._calls = 0
+        """How many calls have been returned."""
+        self._closings = 0
         self.token_ids: list[int] = []
         """The tokens so far."""
         self.content: str | None = None
         """All of the text; set at the end."""
 
-    def part(self, part: CompletionPart) -> tuple[str, slice]:
-        """Return the text that a part adds, and which of its tokens are new.
+    def part(self, part: CompletionPart) -> tuple[str, list[CallReply], slice]:
+        """Return the text and the complete calls that a part adds, and which of its tokens are new.
 
         An engine that was restarted samples the same tokens again.
         """
         known = len(self.token_ids) - part.start
         if not 0 <= known <= len(part.token_ids):
-            return "", slice(0, 0)
+            return "", [], slice(0, 0)
         new = slice(known, None)
         self.token_ids += part.token_ids[new]
-        return self._pieces.add(part.token_ids[new]), new
+        text = self._pieces.add(part.token_ids[new])
+        return text, self._complete_calls(), new
+
+    def _complete_calls(self) -> list[CallReply]:
+        """Return the calls that are new and complete."""
+        calls, text = self._prompt.calls, self._pieces.with_calls
+        if calls is None or not text:
+            return []
+        # Reading takes time that grows with the text: only when another call may have ended.
+        closings = text.count(calls.grammar.closing or "}")
+        may_be_thought = self._prompt.thinks and THOUGHT not in text
+        if closings == self._closings or may_be_thought:
+            return []
+        self._closings = closings
+        return self._numbered(calls.complete(text, self._calls))
+
+    def _numbered(self, calls: list[CallReply]) -> list[CallReply]:
+        first, self._calls = self._calls, self._calls + len(calls)
+        return [call.model_copy(update={"index": at}) for at, call in enumerate(calls, first)]
 
     def end(self, whole: Completion) -> tuple[str, list[CallReply], slice, FinishReason]:
-        """Return the rest of the text, the calls, which tokens are new, and why it ended."""
+        """Return the rest of the text and of the calls, which tokens are new, and why it ended."""
         new = slice(len(self.token_ids), None)
         said = said_in(self._prompt, whole)
-        calls = [call.model_copy(update={"index": index}) for index, call in enumerate(said.calls)]
+        calls = self._numbered(said.calls[self._calls :])
         self.token_ids, self.content = whole.token_ids, said.content
-        return self._pieces.rest(said.content or ""), calls, new, said.finish_reason(whole.finish_reason)
+        # A call that was sent stays one, even if a stray mark made it a thought after the fact.
+        reason = "tool_calls" if self._calls else said.finish_reason(whole.finish_reason)
+        return self._pieces.rest(said.content or ""), calls, new, reason
 
 
 class ChatStream:
@@ -76,12 +99,13 @@ class ChatStream:
     def part(self, index: int, part: CompletionPart) -> Iterator[ChatEvent]:
         """Yield the events for some tokens of a choice."""
         yield from self._begin(index, part.policy_version)
-        text, new = self._choices[index].part(part)
+        text, calls, new = self._choices[index].part(part)
         ids, logprobs = part.token_ids[new], self._logprobs(part, new)
         shows_tokens = bool(ids) and (self._wanted.logprobs or self._wanted.return_token_ids)
         if text or shows_tokens:
             delta = MessageDelta(content=text)
             yield self._event(self._choice(index, delta, ids=ids, logprobs=logprobs))
+        yield from self._called(index, calls)
 
     def end(self, index: int, whole: Completion) -> Iterator[ChatEvent]:
         """Yield the last events of a choice."""
@@ -91,13 +115,16 @@ class ChatStream:
         if text or ids:
             delta = MessageDelta(content=text or None)
             yield self._event(self._choice(index, delta, ids=ids, logprobs=logprobs))
-        for call in calls:
-            yield self._event(self._choice(index, MessageDelta(tool_calls=[call])))
+        yield from self._called(index, calls)
         last = self._event(self._choice(index, MessageDelta(), reason=reason))
         if whole.prompt_logprobs is not None:
             found = prompt_logprobs_of(self._prompt.renderer, self._prompt.token_ids, whole)
             last = last.model_copy(update={"prompt_logprobs": found})
         yield last
+
+    def _called(self, index: int, calls: list[CallReply]) -> Iterator[ChatEvent]:
+        for call in calls:
+            yield self._event(self._choice(index, MessageDelta(tool_calls=[call])))
 
     def usage(self) -> ChatEvent:
         """Return the event after all choices, with the numbers of tokens."""

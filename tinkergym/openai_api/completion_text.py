@@ -66,6 +66,11 @@ class CallReader:
         content, calls = self._parts(read)
         return Said(content=content.rstrip() or None, calls=calls)
 
+    def complete(self, text: str, known: int) -> list[CallReply]:
+        """Return the calls of an unfinished text that are complete, without the first `known` ones."""
+        calls = self.grammar.closed_calls(text)
+        return [self.reply(call, number) for number, call in enumerate(calls) if number >= known]
+
     def _parts(self, read: ReadAnswer) -> tuple[str, list[CallReply]]:
         content, calls = read.content, list[CallReply]()
         for call in read.calls:

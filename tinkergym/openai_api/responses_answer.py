@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tinkergym.openai_api.chat_answer import CallReply
@@ -36,6 +36,10 @@ class ResponsesReply:
         self._pieces = SampledPieces(prompt, chat.stops)
         self._number = 0
         self._text: str | None = None
+        self._output: list[Json] = []
+        """The items of a stream so far; the text's has its place when it begins."""
+        self._at = 0
+        """The place of the text's."""
 
     def whole(self, completion: Completion) -> Json:
         """Return the whole response."""
@@ -49,8 +53,9 @@ class ResponsesReply:
         """Yield the events for some tokens."""
         del index
         yield from self._begin()
-        text, _ = self._pieces.part(part)
+        text, calls, _ = self._pieces.part(part)
         yield from self._add(text)
+        yield from self._called(calls)
 
     def end(self, index: int, whole: Completion) -> Iterator[Json]:
         """Yield the last events."""
@@ -58,16 +63,13 @@ class ResponsesReply:
         yield from self._begin()
         text, calls, _, _ = self._pieces.end(whole)
         yield from self._add(text)
-        output: list[Json] = []
-        if self._text is None and not calls:
+        yield from self._called(calls)
+        if not self._output:
             yield from self._open()
         if self._text is not None:
-            output.append(self._message(self._text, self._logprobs(whole)))
-            yield from self._close(output[0])
-        for call in calls:
-            output.append(self._call(call))
-            yield from self._called(output[-1], len(output) - 1)
-        response = self._response(whole, output)
+            self._output[self._at] = self._message(self._text, self._logprobs(whole))
+            yield from self._close(self._output[self._at])
+        response = self._response(whole, self._output)
         yield self._event(f"response.{response['status']}", response=response)
 
     def _begin(self) -> Iterator[Json]:
@@ -77,9 +79,10 @@ class ResponsesReply:
             yield self._event("response.in_progress", response=begun)
 
     def _open(self) -> Iterator[Json]:
-        self._text = ""
+        self._text, self._at = "", len(self._output)
         item = {**self._message("", []), "status": "in_progress", "content": []}
-        yield self._event("response.output_item.added", output_index=0, item=item)
+        self._output.append(item)
+        yield self._event("response.output_item.added", output_index=self._at, item=item)
         yield self._event("response.content_part.added", **self._place, part=_part("", []))
 
     def _add(self, text: str) -> Iterator[Json]:
@@ -95,9 +98,14 @@ class ResponsesReply:
         said = {"text": part["text"], "logprobs": part["logprobs"]}
         yield self._event("response.output_text.done", **self._place, **said)
         yield self._event("response.content_part.done", **self._place, part=part)
-        yield self._event("response.output_item.done", output_index=0, item=message)
+        yield self._event("response.output_item.done", output_index=self._at, item=message)
 
-    def _called(self, item: Json, index: int) -> Iterator[Json]:
+    def _called(self, calls: Sequence[CallReply]) -> Iterator[Json]:
+        for call in calls:
+            self._output.append(self._call(call))
+            yield from self._one_called(self._output[-1], len(self._output) - 1)
+
+    def _one_called(self, item: Json, index: int) -> Iterator[Json]:
         place = {"output_index": index, "item_id": item["id"]}
         begun = {**item, "arguments": "", "status": "in_progress"}
         yield self._event("response.output_item.added", output_index=index, item=begun)
@@ -110,7 +118,7 @@ class ResponsesReply:
 
     @property
     def _place(self) -> Json:
-        return {"output_index": 0, "item_id": self._message_id, "content_index": 0}
+        return {"output_index": self._at, "item_id": self._message_id, "content_index": 0}
 
     def _event(self, kind: str, **fields: Any) -> Json:
         self._number += 1

@@ -86,7 +86,7 @@ class TextChoices:
     def part(self, index: int, part: CompletionPart) -> Iterator[TextReply]:
         """Yield the events for some tokens of a choice."""
         self._version = part.policy_version
-        text, new = self._pieces[index].part(part)
+        text, _, new = self._pieces[index].part(part)
         ids = part.token_ids[new]
         if text or (ids and (self._wanted.logprobs is not None or self._wanted.return_token_ids)):
             yield self._reply([self._choice(index, text, part, new)])

@@ -27,6 +27,7 @@ class TextPieces:
         self._held: list[int] = []
         self._most_held = renderer.longest_closing - 1
         self._is_held = call_opening == "" or renderer.has_channel
+        self._stop = stop
         self._marks = [*stop, *([call_opening] if call_opening else [])]
         self._longest = max(map(len, self._marks), default=0)
         self._strips = call_opening is not None
@@ -34,6 +35,8 @@ class TextPieces:
         self._waiting = ""
         self.sent = 0
         """How many characters have been returned."""
+        self._known = ""
+        """The text so far, if calls are looked for."""
 
     def add(self, token_ids: Sequence[int]) -> str:
         """Take the next tokens, without one that ends the answer; return the text that is safe by now."""
@@ -42,11 +45,22 @@ class TextPieces:
         ready, self._held = self._held[:count], self._held[count:]
         if self._is_held:
             return ""
-        text = self._waiting + "".join([self._stream(token) for token in ready])
+        new = "".join([self._stream(token) for token in ready])
+        if self._strips:
+            self._known += new
+        text = self._waiting + new
         safe = 0 if self._ended else self._safe(text)
         self._waiting = text[safe:]
         self.sent += safe
         return text[:safe]
+
+    @property
+    def with_calls(self) -> str:
+        """The text so far up to a stop string, if it has a call of a tool or what follows one; else empty."""
+        if not self._ended:
+            return ""
+        found = [place for mark in self._stop if (place := self._known.find(mark)) >= 0]
+        return self._known[: min(found)] if found else self._known
 
     def rest(self, whole: str) -> str:
         """Return what is left of the text, given all of it."""

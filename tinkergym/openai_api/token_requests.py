@@ -15,9 +15,12 @@ from tinkergym.openai_api.completion_text import CallReader
 from tinkergym.openai_api.sampling_fields import SamplingFields
 from tinkergym.schema.sampling import SampleRequest
 from tinkergym.schema.structured import Structured
+from tinkergym.tool_calls.call import THINKING, THOUGHT
 from tinkergym.trajectory.content_parts import ImageSpan
 
 _SEEDS = 2**64
+_OPENED = 16
+"""At the end of a prompt: more than the tokens with which templates open reasoning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,12 @@ class Prompt:
     images: list[ImageSpan] = field(default_factory=list)
     calls: CallReader | None = None
     """Reads calls from completions, if the prompt offers tools."""
+
+    @property
+    def thinks(self) -> bool:
+        """Whether it ends within reasoning, which may mention calls."""
+        end = self.renderer.decode(self.token_ids[-_OPENED:])
+        return end.rfind(THINKING) > end.rfind(THOUGHT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,6 +93,25 @@ class CallGrammar:
                 break
         return ReadAnswer(text[:start], tuple(calls))
 
+    def closed_calls(self, text: str) -> list[ToolCall]:
+        """Return the calls at the start of a text that are complete, whatever follows it.
+
+        Args:
+            text: The beginning of an answer whose reasoning, if it has any, is not still open.
+        """
+        begin = thought_end(text, self._find_call)
+        start = self._start(text, begin) if begin >= 0 else -1
+        calls: list[ToolCall] = []
+        # Without a closing mark, another argument may follow the last one.
+        for call, end in self._calls(text, start) if self.closing or self.kind != "pairs" else ():
+            is_closed = text.endswith(self.closing, 0, end)
+            if isinstance(call, MalformedCall) or not is_closed or len(calls) == MOST_CALLS:
+                break
+            calls.append(call)
+            if self.single:
+                break
+        return calls
+
     def _find_call(self, text: str, position: int) -> CallSpan | None:
         start = self._start(text, position)
         if start < 0:

@@ -109,7 +109,7 @@ def test_passes_at_most_the_limit_while_refused_requests_come(store):
     assert asked <= 60 + passed
 
 
-def test_refuses_a_key_beyond_its_rate_with_the_time_to_wait(gateway, start_pool):
+def test_refuses_keys_beyond_their_rate_with_time_to_wait(gateway, start_pool):
     start_pool()
     key = gateway.store.keys.create(gateway.tenants["ada"], "limited", requests_per_minute=2)
     body = {"requests": [{"request_id": "r", "policy": "nano", "prompt_ids": [1], "max_tokens": 1}]}

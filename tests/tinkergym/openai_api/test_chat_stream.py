@@ -27,6 +27,9 @@ TEXTS = [
         "<call>add {}</call> x",
     ),
     f"<think>\n{CALL}\n</think>\n\nno call",
+    f"<think>\n{CALL}\n</think>\n\n{CALL}{CALL}",
+    f'{CALL}<call>add {{"a": "</call>"}}</call>{CALL}',
+    f"{CALL}<call>add</call>{CALL}",
     "spaces   \n",
 ]
 
@@ -105,3 +108,32 @@ def test_takes_tokens_again_that_a_restarted_engine_repeats(renderer):
         events += stream.part(0, part(whole, start, drawn.randrange(start, len(whole.token_ids)) or 1))
     events += stream.end(0, whole)
     assert joined(events)[:3] == ("a longer answer", [], whole.token_ids)
+
+
+def called_by_parts(renderer, text, **more):
+    """Return how many calls each character brings, given one by one."""
+    wanted = ChatRequest(model="m", messages=[{"role": "user", "content": "u"}], tools=[ADD], **more)
+    prompt, whole = chat_prompt(renderer, wanted), completion(renderer, text)
+    stream = ChatStream(prompt, wanted, "id", 0)
+    return [len(joined(stream.part(0, part(whole, at, at + 1)))[1]) for at in range(len(text))]
+
+
+def test_sends_each_call_when_it_is_complete(renderer):
+    called = called_by_parts(renderer, f"I add. {CALL} {CALL} then")
+    first = len(f"I add. {CALL}")
+    second = first + len(f" {CALL}")
+    assert [at for at, count in enumerate(called, 1) if count] == [first, second]
+
+
+def test_sends_no_call_that_an_open_thought_mentions(renderer):
+    template = CALLING.replace("assistant\n", "assistant\n<think>").replace(
+        "{{ m.content }}", "{% if m.role == 'assistant' %}<think>{% endif %}{{ m.content }}"
+    )
+    thinking = Renderer.from_bundle(byte_bundle(chat_template=template))
+    assert sum(called_by_parts(thinking, f"I could {CALL} or not")) == 0
+    assert called_by_parts(thinking, f"No {CALL}</think>{CALL} ")[-2:] == [1, 0]
+    assert sum(called_by_parts(renderer, f"<think>{CALL} or")) == 0
+
+
+def test_sends_no_call_behind_a_stop_string(renderer):
+    assert sum(called_by_parts(renderer, f"{CALL}STOP{CALL} ", stop="STOP")) == 1

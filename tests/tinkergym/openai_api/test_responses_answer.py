@@ -20,7 +20,7 @@ def plain(response):
     ]
 
 
-@pytest.mark.parametrize("text", ["hello", "", f"I add. {CALL}", CALL])
+@pytest.mark.parametrize("text", ["hello", "", f"I add. {CALL}{CALL}", CALL])
 def test_streams_what_the_whole_response_says(text):
     renderer = Renderer.from_bundle(byte_bundle(chat_template=CALLING))
     wanted = ResponsesRequest(model="m", input="u", tools=[TOOL])
