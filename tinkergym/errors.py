@@ -281,6 +281,10 @@ class EpisodeProtocolError(TinkerGymError):
     """`reset`, `act` and `step` were called in the wrong order."""
 
 
+class NotReplayableError(ConflictError):
+    """An episode cannot be played again from its seed and actions, so it cannot be continued either."""
+
+
 class TemplateError(InvalidRequestError):
     """A chat template cannot be used: it does not render, or it rewrites earlier messages."""
 

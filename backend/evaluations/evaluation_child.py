@@ -1,4 +1,4 @@
-"""Plays the episodes of one evaluation in its own process, because a pack is foreign code.
+"""Plays the episodes of one evaluation, or branches, in its own process, because a pack is foreign code.
 
 Reads a request (JSON) from standard input and writes a line for each finished episode. Completions come from
 the gateway, with the caller's own key, so it can sample nothing that the caller cannot.
@@ -7,13 +7,17 @@ the gateway, with the caller's own key, so it can sample nothing that the caller
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+from backend.evaluations.playing import StoredBranch
 from backend.machine_paths import MachinePaths
 from backend.processes.children import one_question
 from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.evaluation.evaluate import PolicyEpisode, make_once, play_policy
 from tinkergym.registration.environments import make_environment
+from tinkergym.registration.games import make_playable
 from tinkergym.remote.api import Api
+from tinkergym.remote.branching import play_branches
 from tinkergym.remote.policy import Policy
 from tinkergym.remote.transport import Connection
 from tinkergym.schema.decoding import Decoding, DecodingOptions
@@ -62,13 +66,35 @@ def play(wanted: EvaluationRequest, url: str, key: str) -> Iterator[EvaluationLi
             yield EvaluationLine(episode_id=episode_id, trajectory=shown, is_game=is_game)
 
 
+def branch(wanted: StoredBranch, url: str, key: str) -> Iterator[EvaluationLine]:
+    """Continue a stored episode and yield each continuation as it ends.
+
+    Raises:
+        TinkerGymError: It is not stored, or cannot be replayed or continued so.
+    """
+    paths = MachinePaths(None)
+    with Connection(url, token=key, patience_seconds=30.0) as connection:
+        for line in play_branches(Api(connection), wanted.job_id, wanted.episode_id, wanted, make_playable):
+            assert line.trajectory is not None
+            shown = {
+                "trajectory": paths.hidden_in_trajectory(line.trajectory),
+                "others": [paths.hidden_in_trajectory(one) for one in line.others],
+            }
+            yield line.model_copy(update=shown)
+
+
+def _asked(question: dict[str, Any]) -> Iterator[EvaluationLine]:
+    url, key = question["url"], question["key"]
+    if "branch" in question:
+        return branch(StoredBranch.model_validate(question["branch"]), url, key)
+    return play(EvaluationRequest.model_validate(question["wanted"]), url, key)
+
+
 def main() -> None:
     """Handle one request."""
     with one_question() as (question, answers):
         try:
-            for line in play(
-                EvaluationRequest.model_validate(question["wanted"]), question["url"], question["key"]
-            ):
+            for line in _asked(question):
                 answers.write(line.model_dump_json() + "\n")
                 answers.flush()
         except Exception as error:  # Foreign code, at the edge of its process.

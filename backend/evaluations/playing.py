@@ -18,7 +18,7 @@ from backend.fairness.fair_places import FairPlaces, Hold
 from backend.fairness.turns import Turns
 from backend.processes.foreign_code import environment_for_packs
 from tinkergym.errors import InternalServiceError, TinkerGymError, TooManyRequestsError
-from tinkergym.schema.evaluation import EvaluationLine, EvaluationRequest
+from tinkergym.schema.evaluation import BranchRequest, EvaluationLine, EvaluationRequest
 from tinkergym.schema.events import ErrorView
 
 Value = TypeVar("Value")
@@ -30,6 +30,13 @@ _MOST_LINE_BYTES = 64 * 2**20
 """Bytes of one episode. The process runs foreign code, which may write there too."""
 _MOST_OF_A_TENANT = 4
 """Running or waiting evaluations of one tenant; further ones are refused."""
+
+
+class StoredBranch(BranchRequest):
+    """A branch, with the episode that it continues."""
+
+    job_id: str
+    episode_id: str
 
 
 class Evaluations:
@@ -56,10 +63,11 @@ class Evaluations:
         return hold
 
     async def lines(
-        self, tenant_id: str, wanted: EvaluationRequest, url: str, key: str
+        self, tenant_id: str, wanted: EvaluationRequest | StoredBranch, url: str, key: str
     ) -> AsyncGenerator[bytes, None]:
         """Wait for a turn, play, and yield whole lines; closing it ends the process."""
-        playing = self._played(tenant_id, {"wanted": wanted.model_dump(), "url": url, "key": key})
+        kind = "branch" if isinstance(wanted, StoredBranch) else "wanted"
+        playing = self._played(tenant_id, {kind: wanted.model_dump(), "url": url, "key": key})
         step = asyncio.ensure_future(anext(playing, None))
         try:
             while True:

@@ -1,4 +1,4 @@
-"""Evaluations in environments that are installed with the service, for clients that lack them."""
+"""Evaluations and branches in environments that are installed with the service."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import StreamingResponse
 
-from backend.evaluations.playing import Evaluations
+from backend.evaluations.playing import Evaluations, StoredBranch
 from backend.external.urls import is_remote
 from backend.gateway.dependencies import Tenant, body_of, describes, key_of
-from backend.gateway.fair_routes import FairRoute
+from backend.gateway.fair_routes import FairRoute, in_turn
 from backend.gateway.wiring import parts_of
 from backend.lines_response import LinesResponse
-from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.evaluation import EvaluationRequest
+from backend.store.store import TenantStore
+from tinkergym.errors import ConflictError, InvalidRequestError, NotReplayableError
+from tinkergym.schema.evaluation import BranchRequest, EvaluationRequest
+from tinkergym.schema.names import LOCAL
 
 router = APIRouter(prefix="/v1", route_class=FairRoute)
 
@@ -28,14 +30,45 @@ async def evaluate(
     wanted: Annotated[EvaluationRequest, Depends(body_of(EvaluationRequest))],
 ) -> LinesResponse:
     """Play episodes of a policy: one JSON line for each finished one; an empty line means: still playing."""
-    parts = parts_of(request)
     if is_remote(wanted.environment):
         raise InvalidRequestError(
             "the service does not evaluate an environment on a server, because the client has its token",
             hint="play the episodes in your own process",
             field="environment",
         )
-    if parts.config.env_workers == 0:
+    return _played(request, tenant, wanted)
+
+
+@router.post(
+    "/jobs/{job_id}/episodes/{episode_id}/branch",
+    openapi_extra=describes(BranchRequest),
+    response_class=StreamingResponse,
+)
+async def branch(
+    request: Request,
+    tenant: Tenant,
+    job_id: str,
+    episode_id: str,
+    wanted: Annotated[BranchRequest, Depends(body_of(BranchRequest))],
+) -> LinesResponse:
+    """Continue a stored episode from one of its turns: a JSON line for each continuation, as it ends."""
+    spec = (await in_turn(tenant.tenant_id, tenant.get_job, job_id)).spec.played
+    if spec is None:
+        raise ConflictError(f"{job_id} plays no episodes")
+    own = spec.own_environments.values()
+    if spec.rollout != "server" or any(is_remote(one) or one.id.startswith(LOCAL) for one in own):
+        raise NotReplayableError(
+            f"the episodes of {job_id} are played at the client, and so are their branches",
+            hint=f"run `tinkergym branch {episode_id} --turn {wanted.turn}` there, with --env for your own "
+            "class, or job.branch(...) in the script",
+            field="environment",
+        )
+    return _played(request, tenant, StoredBranch(job_id=job_id, episode_id=episode_id, **dict(wanted)))
+
+
+def _played(request: Request, tenant: TenantStore, wanted: EvaluationRequest | StoredBranch) -> LinesResponse:
+    """Return the lines of a process that plays."""
+    if parts_of(request).config.env_workers == 0:
         raise InvalidRequestError(
             "this service does not play episodes",
             hint="install the pack on your machine, or ask the operator to raise env_workers",

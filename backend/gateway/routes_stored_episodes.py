@@ -12,11 +12,12 @@ from fastapi import APIRouter, Query, Request, Response
 from backend.gateway.dependencies import NumberQuery, Tenant
 from backend.gateway.episode_index import EpisodeIndex, EpisodeRow, RowPage, rows_of, says
 from backend.gateway.fair_routes import FairRoute
+from backend.gateway.issued_requests import issued
 from backend.gateway.wiring import parts_of
 from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
 from backend.store.store import TenantStore
-from tinkergym.errors import ConflictError, NotFoundError
-from tinkergym.schema.episodes import EpisodeResult
+from tinkergym.errors import ConflictError, NotFoundError, NotReplayableError
+from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
 from tinkergym.schema.ids import EpisodeId
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.view import JobView
@@ -86,6 +87,7 @@ def show_episode(request: Request, tenant: Tenant, job_id: str, episode_id: str)
     episode, size = EpisodeResult.model_validate_json(result), run.spec.groups.size
     group = [row for row in run.rows(found.step) if row.index // size == found.index // size and row.trained]
     fates = tenant.fates(job_id, found.step)
+    issued_as, why_not = _issued(request, run.spec, episode)
     view = EpisodeView(
         episode=episode,
         step=found.step,
@@ -96,6 +98,8 @@ def show_episode(request: Request, tenant: Tenant, job_id: str, episode_id: str)
         fate=next((one for one in fates if one.episode_id == episode_id), None),
         group=[_member(row) for row in group],
         texts={one.agent: _texts(request, run.spec, one) for one in episode.trajectories},
+        request=issued_as,
+        why_no_request=why_not,
     )
     return Response(view.model_dump_json(), media_type="application/json")
 
@@ -131,6 +135,14 @@ def _run(request: Request, tenant: TenantStore, job_id: str) -> _Run:
         raise ConflictError(f"{job_id} is of kind {job.spec.kind!r} and plays no episodes")
     kept = KeptEpisodes(parts.config.job_files.below(f"{job.job_id}/{EPISODES_FOLDER}"))
     return _Run(tenant, job, job.spec, kept, parts.episode_rows)
+
+
+def _issued(request: Request, spec: PlayedSpec, episode: EpisodeResult) -> tuple[EpisodeRequest | None, str]:
+    """Return as what an episode was issued, or why that is not known."""
+    try:
+        return issued(spec, episode, parts_of(request).config.job_files), ""
+    except (NotReplayableError, NotFoundError) as error:
+        return None, error.message
 
 
 def _texts(request: Request, spec: PlayedSpec, seat: Trajectory) -> TokenTexts:

@@ -61,6 +61,10 @@ COMMANDS = {
         "Compare two evaluations task by task: B minus A, with a 95 % interval and a p value.",
     ),
     "replay": ("replay:replay", "Show stored episodes: prompts, completions, rewards, and stop reasons."),
+    "branch": (
+        "branch:branch",
+        "Continue a stored episode from one of its turns: by hand, or with a checkpoint or a model.",
+    ),
     "view": ("view_run:view", "Look at finished runs in a browser, without a service, until Ctrl-C."),
     "tokens": (
         "tokens:tokens",

@@ -93,7 +93,7 @@ def _show(number: int, record: EpisodeRecord, renderer: Renderer | None, *, logp
     if renderer is not None and trajectory.segments:
         for index, segment in enumerate(trajectory.segments):
             if len(trajectory.segments) > 1:
-                _line(f"segment {index}", "dim")
+                print_line(f"segment {index}", "dim")
             _show_segment(segment, _kinds(trajectory, index), renderer)
     else:
         _show_text(trajectory)
@@ -103,10 +103,10 @@ def _show(number: int, record: EpisodeRecord, renderer: Renderer | None, *, logp
         metrics = "".join(f", {name} {value:g}" for name, value in turn.metrics.items())
         tokens = f", {turn.end - turn.start} tokens" if turn.end else ""
         cut = ", cut off" if turn.finish_reason == "length" else ""
-        _line(f"turn {turn_number}: reward {turn.reward:+g}{tokens}{cut}{metrics}", "dim")
-    _line(f"return {trajectory.episode_return:+g}, {trajectory.stop_reason.value}", "bold")
+        print_line(f"turn {turn_number}: reward {turn.reward:+g}{tokens}{cut}{metrics}", "dim")
+    print_line(f"return {trajectory.episode_return:+g}, {trajectory.stop_reason.value}", "bold")
     if trajectory.error:
-        _line(trajectory.error.rstrip(), "red")
+        print_line(trajectory.error.rstrip(), "red")
     out.print()
 
 
@@ -119,17 +119,17 @@ def _show_segment(segment: Segment, kinds: Sequence[str], renderer: Renderer) ->
         out.print(text, soft_wrap=True)
         return
     for kind, group in groupby(pieces, key=lambda pair: pair[0]):
-        _line(f"{kind}:", "")
+        print_line(f"{kind}:", "")
         for line in "".join(piece for _, piece in group).split("\n"):
-            _line(f"  {line}", "")
+            print_line(f"  {line}", "")
 
 
 def _show_text(trajectory: Trajectory) -> None:
     for role, text in trajectory.transcript:
         kind = "sampled" if role == "assistant" else "environment"
-        _line(f"{kind}:", STYLES[kind])
+        print_line(f"{kind}:", STYLES[kind])
         for line in text.split("\n"):
-            _line(f"  {line}", "")
+            print_line(f"  {line}", "")
 
 
 def _show_logprobs(trajectory: Trajectory, renderer: Renderer | None) -> None:
@@ -141,13 +141,13 @@ def _show_logprobs(trajectory: Trajectory, renderer: Renderer | None) -> None:
                 if len(segment.token_ids) > _MOST_IDS
                 else ""
             )
-            _line(f"ids of segment {index}: {' '.join(map(str, shown))}{more}", "dim")
+            print_line(f"ids of segment {index}: {' '.join(map(str, shown))}{more}", "dim")
         for place, (token, logprob) in enumerate(
             zip(segment.token_ids, segment.sampling_logprobs, strict=True)
         ):
             if logprob is not None:
                 text = repr(renderer.decode([token])) if renderer is not None else ""
-                _line(f"  {index}:{place:<5} {token:>7} {logprob:8.3f} {text}".rstrip(), "")
+                print_line(f"  {index}:{place:<5} {token:>7} {logprob:8.3f} {text}".rstrip(), "")
 
 
 def _kinds(trajectory: Trajectory, index: int) -> list[str]:
@@ -173,7 +173,8 @@ def _pieces(token_ids: Sequence[int], kinds: Sequence[str], renderer: Renderer) 
             waiting = []
 
 
-def _line(text: str, style: str) -> None:
+def print_line(text: str, style: str) -> None:
+    """Print what a policy or an environment said."""
     out.print(_safe(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 

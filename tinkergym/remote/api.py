@@ -19,13 +19,14 @@ from tinkergym.remote.transport import Connection
 from tinkergym.remote.user_files import writing_to
 from tinkergym.schema.certificate import SignedFacts
 from tinkergym.schema.data import DataManifest, DataView
-from tinkergym.schema.evaluation import EvaluationLine, EvaluationRequest
+from tinkergym.schema.evaluation import BranchRequest, EvaluationLine, EvaluationRequest
 from tinkergym.schema.events import CheckpointView, EvaluationEvent
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.training_spec import TrainingSpec
 from tinkergym.schema.jobs.view import CLIENT_PACKS_HEADER, DeletedJob, InstalledPack, JobView
 from tinkergym.schema.served_names import Promotion, ServedName, ServedNames
+from tinkergym.schema.summaries import EpisodeView
 from tinkergym.schema.updates import UpdateRequest
 from tinkergym.schema.views import (
     EnvironmentView,
@@ -220,13 +221,22 @@ class Api:
         """List the environments that the service can play."""
         return self._list(EnvironmentView, "/v1/environments", "environments")
 
+    def episode(self, job_id: str, episode_id: str) -> EpisodeView:
+        """Return one stored episode, and as what it was issued."""
+        return self._get(EpisodeView, _episode_path(job_id, episode_id))
+
     def evaluate(self, wanted: EvaluationRequest) -> Iterator[EvaluationLine]:
         """Let the service play episodes; yields each as it ends."""
+        return self._played("/v1/evaluations", wanted)
+
+    def branch(self, job_id: str, episode_id: str, wanted: BranchRequest) -> Iterator[EvaluationLine]:
+        """Let the service continue a stored episode; yields each continuation, under its number."""
+        return self._played(f"{_episode_path(job_id, episode_id)}/branch", wanted)
+
+    def _played(self, path: str, wanted: BaseModel) -> Iterator[EvaluationLine]:
         body = wanted.model_dump_json().encode()
         rest = b""
-        with self.connection.stream(
-            "POST", "/v1/evaluations", body=body, timeout_seconds=FILE_SILENCE_SECONDS
-        ) as chunks:
+        with self.connection.stream("POST", path, body=body, timeout_seconds=FILE_SILENCE_SECONDS) as chunks:
             for chunk in chunks:
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in filter(None, lines):
@@ -297,6 +307,10 @@ def _job_path(job_id: str) -> str:
     if not job_id or "/" in job_id:
         raise NotFoundError(f"there is no job {job_id!r}", hint="list yours with `tinkergym jobs`")
     return f"/v1/jobs/{quote(job_id, safe=':')}"
+
+
+def _episode_path(job_id: str, episode_id: str) -> str:
+    return f"{_job_path(job_id)}/episodes/{quote(episode_id, safe=':')}"
 
 
 def _read(view: type[View], body: bytes) -> View:

@@ -32,6 +32,7 @@ from tinkergym.evaluation.crossplay import crossplay
 from tinkergym.evaluation.rescore import rescore
 from tinkergym.registration.games import make_playable
 from tinkergym.remote.api import Api
+from tinkergym.remote.branching import branch_job
 from tinkergym.remote.certificates import write_certificate
 from tinkergym.remote.event_stream import follow
 from tinkergym.remote.export import export_policy, of_one_policy
@@ -45,6 +46,7 @@ from tinkergym.reporting.callbacks import Callback
 from tinkergym.reporting.reporter import Reporter
 from tinkergym.reporting.trackers import callbacks_of
 from tinkergym.schema.decoding import SeededOptions
+from tinkergym.schema.evaluation import BranchRequest
 from tinkergym.schema.events import (
     CheckpointView,
     EpisodeEvent,
@@ -65,15 +67,18 @@ from tinkergym.schema.served_names import Promotion, ServedName, name_fault
 from tinkergym.schema.steering import settings_now
 
 if TYPE_CHECKING:
-    from tinkergym.datasets.stored_episodes import StoredEpisodes
+    from tinkergym.datasets.stored_episodes import StoredEpisode, StoredEpisodes
     from tinkergym.evaluation.crossplay import CrossPlay
     from tinkergym.evaluation.ratings import Ratings
     from tinkergym.evaluation.rescore import NewReward
+    from tinkergym.remote.branching import Branches
     from tinkergym.remote.certificates import WrittenCertificate
     from tinkergym.remote.export import Exported
     from tinkergym.remote.policy import Policy
     from tinkergym.remote.rescored_job import RescoredJob
     from tinkergym.remote.rollout_thread import RolloutThread
+    from tinkergym.rollout.local_environment import EnvSource
+    from tinkergym.schema.episodes import EpisodeResult
     from tinkergym.tasks.source import TaskSource
 
 RESULT_PATIENCE_SECONDS = 300.0
@@ -603,6 +608,14 @@ class Job:
         records = self._api.stored_episodes(self.id, first_step=first_step, last_step=last_step)
         return stored_episodes(played, records, origin=self.id)
 
+    def stored_episode(self, episode_id: str) -> EpisodeResult:
+        """Fetch the record of one stored episode, with all of its seats.
+
+        Raises:
+            NotFoundError: It is not stored.
+        """
+        return self._api.episode(self.id, episode_id).episode
+
     def rescore(
         self,
         reward: NewReward,
@@ -633,6 +646,57 @@ class Job:
             return Job(self._api, self._api.create_job(spec, idempotency_key=uuid.uuid4().hex))
 
         return RescoredJob(found, self._api, self.view(), start)
+
+    def branch(
+        self,
+        episode: str | StoredEpisode,
+        turn: int,
+        *,
+        policy: str | Policy | None = None,
+        n: int = 4,
+        agent: str = "",
+        actions: Sequence[str] = (),
+        temperature: float | None = None,
+        seed: int = 0,
+        env: EnvSource | None = None,
+    ) -> Branches:
+        """Continue a stored episode differently from one of its turns, with the same seed and state.
+
+        The environment is reset with the episode's seed and gets its actions before `turn`; what it shows is
+        compared with the record, token by token. The service does this for jobs whose episodes it plays,
+        unless `env` is given; otherwise this process does. Nothing is stored or trained on.
+
+        Args:
+            episode: Its id, such as `job-ID:3:17`, or one of `episodes`.
+            turn: The first turn to play anew, counted from 1.
+            policy: Who answers at the seat from there: `job-ID@40`, a model, or a policy. None is the newest
+                version of the policy that the job trains there.
+            n: How many continuations. With 0 the episode ends with what the environment shows after
+                `actions`.
+            agent: The seat, in an episode with several.
+            actions: Answers of your own for the first turns; the policy continues after them.
+            temperature: Sampling temperature of the seat; None is as in training.
+            seed: Another one gives other continuations.
+            env: The job's environment, if it is a class or function of yours.
+
+        Raises:
+            NotReplayableError: The environment cannot be replayed; the message says why.
+            InvalidRequestError: There is no such turn or seat, or the policy has another tokenizer.
+            NotFoundError: The episode is not stored.
+        """
+        given = episode if isinstance(episode, str) else episode.episode_id
+        if isinstance(policy, Policy):
+            policy = policy.reference
+        settings = {
+            "turn": turn,
+            "agent": agent or ("" if isinstance(episode, str) else episode.agent),
+            "policy": policy or "",
+            "actions": list(actions),
+            "n": n,
+            "temperature": temperature,
+            "seed": seed,
+        }
+        return branch_job(self._api, self.view(), given, parse(BranchRequest, settings), env)
 
     def certificate(self, path: str | Path = ".", *, bundle: bool = False) -> WrittenCertificate:
         """Write the certificate of the run, which a colleague can check; see `docs/guides/certificates.md`.

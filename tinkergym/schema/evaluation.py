@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tinkergym.schema.chat_templates import MOST_CHARACTERS, TemplateDay, TemplateVariables
 from tinkergym.schema.decoding import CompletionSettings
+from tinkergym.schema.episodes import MOST_SEATS
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.jobs.parts import MOST_TEMPERATURE, EnvironmentRef, Limits, Reasoning
-from tinkergym.schema.model import WireModel
-from tinkergym.trajectory.trajectory import Trajectory
+from tinkergym.schema.model import UserSettings, WireModel
+from tinkergym.schema.refusals import Refusal
+from tinkergym.trajectory.trajectory import MOST_TURNS, Trajectory
 
 MOST_EPISODES = 10_000
 """The most episodes of one request."""
@@ -48,11 +50,43 @@ class EvaluationRequest(CompletionSettings):
     episodes: Annotated[list[EvaluationEpisode], Field(min_length=1, max_length=MOST_EPISODES)]
 
 
+MOST_BRANCHES = 64
+"""The most continuations of one request."""
+
+
+class BranchRequest(UserSettings):
+    """Continue a stored episode differently from one of its turns; see `Job.branch`."""
+
+    turn: int = Field(ge=1, le=MOST_TURNS)
+    """The first turn that is played anew, counted from 1. Those before it are repeated."""
+    agent: str = Field("", max_length=100)
+    """Whose turn; empty in an episode with one seat."""
+    policy: str = Field("", max_length=500)
+    """Who answers: `job-ID@40` or a model's name. Empty means the newest version of the seat's policy."""
+    actions: list[Annotated[str, Field(max_length=100_000)]] = Field([], max_length=1000)
+    """Answers written by hand, for the first turns that are played anew. The policy answers after them."""
+    n: int = Field(1, ge=0, le=MOST_BRANCHES)
+    """How many continuations, with different sampling seeds. With 0 the episode is only played until the
+    observation after the last of `actions`."""
+    temperature: float | None = Field(None, ge=0, le=MOST_TEMPERATURE)
+    """Of the seat. None is as in training."""
+    seed: int = Field(0, ge=0, lt=2**31)
+    """Other sampling seeds with each."""
+
+    @model_validator(mode="after")
+    def _something_is_played(self) -> Self:
+        if not self.n and not self.actions:
+            raise Refusal("n", "is 0, and there are no actions", "give at least one").in_validator()
+        return self
+
+
 class EvaluationLine(WireModel):
     """One line of the response: a finished episode, or the reason why there are no more."""
 
     episode_id: str = ""
     trajectory: Trajectory | None = None
+    others: list[Trajectory] = Field([], max_length=MOST_SEATS)
+    """Of the other seats, in a branch of a game."""
     is_game: bool = False
     """Whether the environment is a game against an opponent."""
     error: ErrorView | None = None

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, JsonValue
 
 from tinkergym.schema.certificate import EpisodeFate
-from tinkergym.schema.episodes import EpisodeResult
+from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
 from tinkergym.schema.events import MOST_JOBS_LISTED, JobState
 from tinkergym.schema.model import MOST_EPISODES, UserSettings, WireModel
 from tinkergym.trajectory.trajectory import MOST_TOKENS
@@ -181,6 +181,9 @@ class EpisodeView(WireModel):
     group: list[GroupMember] = Field(max_length=MOST_EPISODES)
     texts: dict[str, TokenTexts]
     """By agent."""
+    request: EpisodeRequest | None = None
+    """As it was issued, with who played each seat; its lease is empty. None if that is not known any more."""
+    why_no_request: str = ""
 
 
 class ModelUsage(WireModel):

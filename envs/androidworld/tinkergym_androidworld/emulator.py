@@ -238,6 +238,11 @@ def _responds(port: int) -> bool:
 class AndroidWorldEnv(PhoneEnv):
     """Do a task of AndroidWorld on an Android emulator on this machine."""
 
+    metadata: dict[str, Any] = {  # noqa: RUF012 - Gymnasium declares it so
+        **PhoneEnv.metadata,
+        "not_replayable": "an emulator's clock and its apps go on by themselves",
+    }
+
     def __init__(
         self,
         *,

@@ -92,6 +92,8 @@ TABLE = {
     "keys revoke": ("backend.app.keys", ["key-1"], ""),
     # Runs until it is stopped: see the last test.
     "serve-env": (LINES, [], ""),
+    # Needs stored episodes: see tests/journeys/test_branches.py.
+    "branch": (ONE, [], ""),
 }
 PRINTING = [name for name, (form, arguments, shown) in TABLE.items() if shown]
 HANDED_OVER = [name for name, (form, *_) in TABLE.items() if form.startswith("backend.")]
