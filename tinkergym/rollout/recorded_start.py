@@ -117,7 +117,8 @@ class RecordedStart:
         """Check, after its episode, that a session's recorded answers were all asked for.
 
         Raises:
-            NotReplayableError: The environment showed something else, or ended the episode earlier.
+            NotReplayableError: The environment showed something else, or ended the episode earlier; its
+                `field` names the turn.
         """
         if error := self._differs.get(session):
             raise error
@@ -126,6 +127,7 @@ class RecordedStart:
             raise NotReplayableError(
                 f"the replayed episode ended before turn {left[0].number}, which the record has",
                 hint="the environment draws from something other than its seed",
+                field=f"turns.{left[0].number}",
             )
 
     def _answer(self, request: SampleRequest) -> Completion | SampleFailure:
@@ -155,4 +157,5 @@ class RecordedStart:
             f"the replay differs before turn {given.number}: {what}",
             hint="the environment, or its version here, does not repeat an episode from its seed and "
             f"actions; it can say so in metadata[{NOT_REPLAYABLE!r}]",
+            field=f"turns.{given.number}",
         )

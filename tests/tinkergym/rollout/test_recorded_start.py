@@ -46,14 +46,15 @@ def test_repeats_the_start_and_samples_the_rest():
 def test_refuses_an_environment_that_shows_something_else(make):
     record, *_ = played()
     _, sampler, session = played(recorded_turns(record, 3), make)
-    with pytest.raises(NotReplayableError, match="turn 2"):
+    with pytest.raises(NotReplayableError) as refused:
         sampler.require_repeated(session)
+    assert refused.value.field == "turns.2"
 
 
 def test_refuses_an_environment_that_declares_it():
     env = Walk()
     require_replayable(env, "walk")
     env.metadata = {**env.metadata, "not_replayable": "it reads the clock"}
-    with pytest.raises(NotReplayableError, match="the clock") as refused:
+    with pytest.raises(NotReplayableError) as refused:
         require_replayable(env, "walk")
     assert refused.value.field == "environment"

@@ -8,7 +8,7 @@ export class ApiError extends Error {
   }
 }
 
-async function call(method, path, body) {
+async function answered(method, path, body) {
   const headers = { Accept: "application/json" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let response;
@@ -21,11 +21,24 @@ async function call(method, path, body) {
     location.assign(`/dashboard/login?next=${encodeURIComponent(location.pathname)}`);
     return new Promise(() => {}); // The page is being left.
   }
-  const answer = await response.json().catch(() => null);
   if (!response.ok) {
+    const answer = await response.json().catch(() => null);
     throw new ApiError(response.status, answer?.error ?? { message: `The service answered with status ${response.status}.` });
   }
-  return answer;
+  return response;
+}
+
+const call = async (...request) => (await answered(...request)).json().catch(() => null);
+
+// The JSON lines of an answer, each as it arrives.
+export async function* lines(path, body) {
+  const reader = (await answered("POST", path, body)).body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    const all = (rest + part.value).split("\n");
+    rest = all.pop();
+    for (const line of all) if (line) yield JSON.parse(line);
+  }
 }
 
 export const get = (path) => call("GET", path);

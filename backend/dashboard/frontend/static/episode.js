@@ -1,8 +1,9 @@
 // One episode: what was said beside the tokens that were it, turn by turn; colors say what each token is.
 
 import { get, job } from "./api.js";
+import { branching } from "./branch.js";
 import { content, image, long } from "./conversation.js";
-import { fill, h, replace, toast } from "./dom.js";
+import { canAct, fill, h, replace, toast } from "./dom.js";
 import { number, whole, words } from "./format.js";
 
 const MODES = {
@@ -20,7 +21,7 @@ export async function show(main, jobId, episodeId) {
   let mode = "source";
   document.title = `Episode ${view.step}:${view.index} · tinkergym`;
   const inspect = h("div", { class: "inspect mono", role: "status" }, "Point at a token, or click it, to read its id and logprob.");
-  const axes = seats.map((seat) => new Axis(seat, view, inspect));
+  const axes = seats.map((seat) => new Axis(seat, view, inspect, canAct() ? branchButton(jobId, view, seat) : () => null));
   const legend = h("span", { class: "small" });
   const paint = () => { for (const axis of axes) axis.paint(mode); replace(legend, keys(mode)); };
   const sibling = (index) => `${path}/episodes/${encodeURIComponent(`${jobId}:${view.step}:${index}`)}`;
@@ -45,6 +46,18 @@ export async function show(main, jobId, episodeId) {
   if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
 }
 
+// A button per turn that opens the panel below it, or says why the episode cannot be played again.
+function branchButton(jobId, view, seat) {
+  return (turn) => h("button", {
+    type: "button", class: "plain small", disabled: !view.request, title: view.request ? null : view.why_no_request,
+    onclick: (event) => {
+      const place = event.target.closest(".turn"), open = place.querySelector(".branch");
+      if (open) open.remove();
+      else place.append(branching(jobId, view, seat, turn));
+    },
+  }, "Continue from here");
+}
+
 function facts(view, seats) {
   const fate = view.fate;
   const trained = fate ? (fate.fate === "trained" ? `trained on ${whole(fate.trained_tokens)} tokens` : `${fate.fate}: ${words(fate.why)}`) : "step not recorded yet";
@@ -65,8 +78,9 @@ function keys(mode) {
 
 // One seat: its turns, each with what was said on the left and its tokens on the right.
 class Axis {
-  constructor(seat, view, inspect) {
+  constructor(seat, view, inspect, branchFrom) {
     this.seat = seat;
+    this.branchFrom = branchFrom;
     this.texts = view.texts[seat.agent];
     const own = view.group.filter((one) => one.agent === seat.agent && one.completed);
     this.advantage = own.length > 1 ? total(seat) - own.reduce((sum, one) => sum + one.episode_return, 0) / own.length : null;
@@ -89,7 +103,7 @@ class Axis {
     return h("article", { class: "turn", id },
       h("div", { class: "turn-head small" }, h("a", { href: `#${id}` }, `Turn ${at + 1}`), turn.move ? ` · move ${turn.move}` : "", ` · version ${turn.policy_version}`,
         turn.finish_reason === "length" ? h("span", { class: "alarm" }, " ⚠ cut by a limit") : "", turn.void ? h("span", { class: "alarm" }, " ⚠ had no effect") : "",
-        h("b", { class: turn.reward < 0 ? "bad" : turn.reward > 0 ? "good" : "" }, ` reward ${number(turn.reward)} `), chips),
+        h("b", { class: turn.reward < 0 ? "bad" : turn.reward > 0 ? "good" : "" }, ` reward ${number(turn.reward)} `), chips, this.branchFrom(at + 1)),
       h("div", { class: "sides" },
         h("div", { class: "speech" }, h("div", { class: "observation" }, content(turn.observation, this.pictures)), h("div", { class: "action" }, content(turn.action))),
         this.#tokens(turn.segment, from, turn.end, turn)));
@@ -177,7 +191,7 @@ async function exported(main, view, axes) {
   const data = await Promise.all(pictures.map((one) => fetch(one.src).then((answer) => answer.blob()).then(dataUrl).catch(() => "")));
   [...copy.querySelectorAll("img")].forEach((one, at) => { one.removeAttribute("loading"); one.setAttribute("src", data[at]); });
   for (const all of copy.querySelectorAll(".show-all")) all.textContent = "[folded: open it before exporting to have all of it]";
-  for (const one of copy.querySelectorAll("button:not(.show-all), select, .inspect")) one.remove();
+  for (const one of copy.querySelectorAll("button:not(.show-all), select, .inspect, .branch")) one.remove();
   for (const link of copy.querySelectorAll("a")) if (!link.getAttribute("href").startsWith("#")) link.replaceWith(...link.childNodes);
   const page = document.implementation.createHTMLDocument(`Episode ${view.episode.episode_id}`);
   const style = await (await fetch("/dashboard/static/style.css")).text();
