@@ -48,6 +48,7 @@ from tinkergym.trajectory.trajectory import (
     Trajectory,
     Turn,
 )
+from tinkergym.trajectory.turn_views import View, view_in
 from tinkergym.user_code.quoting import quoted
 from tinkergym.user_code.scalars import finite_number
 
@@ -93,6 +94,8 @@ class AgentLoop:
         self._ledger = Ledger()
         self._turns: list[Turn] = []
         self._observation: Content = ""
+        self._view: View | None = None
+        """What the environment declared for people, with the observation."""
         self._tools: ToolTurns | None = None
         """The tool calls in the format of the model's own template; None without them."""
         self._history: list[Message] = []
@@ -161,6 +164,7 @@ class AgentLoop:
             messages, tools = offered_tools(messages_to_answer(observation))
             # What the job sets comes last, and wins.
             variables = {**variables_in(info), **self._renderer.template_variables}
+            self._view = view_in(info)
             self._renderer = self._renderer.with_tools(tools, variables)
             self._variables = variables
             if tools:
@@ -218,7 +222,7 @@ class AgentLoop:
             return None
         try:
             self._terminated, self._truncated = _flag(terminated, "terminated"), _flag(truncated, "truncated")
-            metrics = _metrics(info)
+            metrics, view = _metrics(info), view_in(info)
             ended = self._terminated or self._truncated
             if not ended:
                 messages = messages_to_answer(observation)
@@ -231,6 +235,7 @@ class AgentLoop:
             self.fail(StopReason.ENVIRONMENT_ERROR, f"step: {error}")
             return None
         completion, action = self._record(paid, metrics)
+        self._view = view
         if self._tools is None:
             self._observation = messages_text(messages)
         else:
@@ -268,7 +273,7 @@ class AgentLoop:
                 self.fail(StopReason.INVALID_REWARD, f"the game paid the reward {invalid}")
                 return
             self._record(paid, {})
-            self._observation = ""
+            self._observation, self._view = "", None
         self._error = error
         self._terminated = stop_reason is StopReason.TERMINATED
         self._end(stop_reason)
@@ -288,7 +293,7 @@ class AgentLoop:
             if self._answer is not None:
                 self._record(0.0, {}, void=void)
                 # The last completion is in its turn, and nothing was shown after it.
-                self._observation = ""
+                self._observation, self._view = "", None
             self._end(stop_reason)
 
     def trajectory(self) -> Trajectory:
@@ -314,6 +319,7 @@ class AgentLoop:
             early_reward=self._early_reward,
             template_variables=self._variables,
             final_observation=self._observation if self._turns else "",
+            final_view=self._view if self._turns else None,
         )
 
     # --- inside ---
@@ -438,6 +444,7 @@ class AgentLoop:
                 reward=reward,
                 void=void,
                 metrics=metrics,
+                view=self._view,
             )
         )
         return completion, action

@@ -49,7 +49,7 @@ def branch(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Continue a stored episode from one of its turns, with the same seed and state.
+    """Continue a stored episode from one of its turns: by hand, or with a checkpoint or a model.
 
     The environment is reset with the episode's seed and gets its actions before the turn; what it shows is
     compared with the record, token by token.

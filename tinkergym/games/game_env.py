@@ -110,6 +110,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
             )
         self._player = self._seat(0 if self.game.simultaneous else self.game.first_player(), "first_player")
         self.agent_selection = agents[self._player]
+        self._show()
 
     def observe(self, agent: str) -> dict[str, str]:
         """Return what is new for the agent since its last action."""
@@ -154,6 +155,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         except IllegalMoveError as error:
             move, outcome = self._illegal(player, error.message)
             if self._only_news == player:
+                self._show()
                 return
         self._tries = 0
         if game.simultaneous:
@@ -162,6 +164,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
             self._pay(game._gifts)
             game._gifts = None
         self._settle(player, outcome)
+        self._show()
 
     def legal_actions(self, agent: str) -> list[str] | None:
         """Return the agent's legal actions; None if the game cannot list them."""
@@ -209,6 +212,15 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
 
     def close(self) -> None:
         """Close the environment; there is nothing to release."""
+
+    def _show(self) -> None:
+        """Let people see the game as each agent knows it, if it says how."""
+        if type(self.game).view is TextGame.view:
+            return
+        for agent in self.agents:
+            view = self.game.view(self._players[agent])
+            if view is not None:
+                self.infos[agent] = {**self.infos[agent], "view": view}
 
     def _settle(self, player: int, outcome: Rewards | None) -> None:
         """Mark players whose game is over, and select who acts next."""

@@ -169,6 +169,15 @@ class TextGame:
         del player
         return None
 
+    def view(self, player: int) -> dict[str, Any] | None:
+        """Return what people who watch the player see, as `info["view"]`; None for the text alone.
+
+        One of the kinds in `tinkergym.trajectory.turn_views`: `{"kind": "board", "rows": ["X.O", ...]}`. It
+        should contain what the player knows. Must not change anything.
+        """
+        del player
+        return None
+
     def render(self) -> str:
         """Return the game as readable text."""
         shown = (self.observe(player) for player in range(len(self.player_names)))

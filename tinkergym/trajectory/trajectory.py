@@ -14,6 +14,7 @@ from pydantic import Field, FiniteFloat, JsonValue, model_validator
 
 from tinkergym.trajectory.bounded_numbers import Record
 from tinkergym.trajectory.content_parts import MOST_PARTS, Content, ImageSpan, content_text, misplaced_image
+from tinkergym.trajectory.turn_views import View
 
 
 class StopReason(StrEnum):
@@ -188,6 +189,8 @@ class Turn(Record):
     move: int | None = Field(None, ge=1)
     """Its number among the actions of all policies of a game, from 1; None in an environment with one
     agent."""
+    view: View | None = None
+    """What the environment declared for people who watch, with the observation."""
     seconds: FiniteFloat | None = Field(None, ge=0)
     """When the action was complete, in seconds since the game's reset."""
 
@@ -224,6 +227,8 @@ class Trajectory(Record):
     agent that never acted they are the return, with which its group's other episodes are compared."""
     final_observation: Content = ""
     """What the environment showed after the last action."""
+    final_view: View | None = None
+    """As `Turn.view`, after the last action."""
     template_variables: dict[str, JsonValue] = Field({})
     """Of the chat template, as this episode was rendered: the job's, its task's and the environment's."""
     trained: bool = True

@@ -18,6 +18,7 @@ PROMPT = """You are in a house and have a task. Answer with one command on the l
 go to X, open X, close X, take X from Y, move X to Y, use X, examine X, look, inventory, \
 clean X with Y, heat X with Y, cool X with Y."""
 
+_PLACE = re.compile(r"\ban? ([a-z]+ \d+)")
 _PUT = re.compile(r"put (.+) (?:in/on|in|on) (.+)")
 _UNKNOWN = "Nothing happens."
 _MOST_COMMAND = 200
@@ -94,6 +95,9 @@ class HouseholdEnv(gym.Env[str, str]):
         """The engine of the running episode."""
         self._task_type, self._way, self._steps = "", [""], 0
         self._commands: list[str] = []
+        self._places: list[str] = []
+        """What can be gone to, as the introduction says."""
+        self._at: int | None = None
         self._playing = False
 
     def reset(
@@ -112,10 +116,10 @@ class HouseholdEnv(gym.Env[str, str]):
         shown = self._engine.ask("load", problem=game["problem"], task=game["task"])
         self._task_type, self._way, self._steps = game["task_type"], list(game["walkthrough"]), 0
         self._commands, self._playing = shown["commands"], True
-        return self._words(_introduction(shown["feedback"])), {
-            "game": game["game"],
-            "task_type": self._task_type,
-        }
+        introduction = _introduction(shown["feedback"])
+        self._places, self._at = _PLACE.findall(introduction), None
+        about = {"game": game["game"], "task_type": self._task_type}
+        return self._words(introduction), {**about, **self._view()}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Execute a command. Impossible commands change nothing and count as `unknown_commands`.
@@ -135,6 +139,8 @@ class HouseholdEnv(gym.Env[str, str]):
             shown = self._engine.ask("step", command=command)
             feedback, won, self._commands = shown["feedback"].strip(), shown["won"], shown["commands"]
             self._playing = True
+            if command.startswith("go to ") and command[6:] in self._places:
+                self._at = self._places.index(command[6:])
             # Once a policy has left the known solution, none is known.
             self._way = self._way[1:] if self._way and self._way[0] == command else []
         truncated = not won and self._steps >= self._max_steps
@@ -143,7 +149,7 @@ class HouseholdEnv(gym.Env[str, str]):
         if not self._playing:
             metrics |= {"success": float(won), f"success_{self._task_type}": float(won)}
             self.end_episode()
-        info = {"metrics": metrics, "task_type": self._task_type}
+        info = {"metrics": metrics, "task_type": self._task_type, **self._view()}
         reward = float(won) if known else -self._unknown_penalty
         return self._words(feedback), reward, won, truncated, info
 
@@ -165,6 +171,10 @@ class HouseholdEnv(gym.Env[str, str]):
         """End the episode, and engines that no other environment may need."""
         self.end_episode()
         pool_of(self.worker).leave(self)
+
+    def _view(self) -> dict[str, Any]:
+        """Return the house for people who watch."""
+        return {"view": {"kind": "map", "places": self._places, "at": self._at}} if self._places else {}
 
     def _words(self, feedback: str) -> str:
         if not self._show_commands:

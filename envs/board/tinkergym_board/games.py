@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,7 @@ class KInARow(TextGame):
         """
         self.rules = _rules(size, win)
         self.position = Position(self.rules)
+        self.last: int | None = None
         if instructions:
             self.system_prompt = f"{win} in a row wins. Answer with the name of a free cell, nothing else."
 
@@ -56,7 +58,7 @@ class KInARow(TextGame):
     def begin_with(self, deal: None) -> None:
         """Clear the board."""
         del deal
-        self.position = Position(self.rules)
+        self.position, self.last = Position(self.rules), None
 
     def observe(self, player: int) -> str:
         """Return the board."""
@@ -83,9 +85,23 @@ class KInARow(TextGame):
     def play(self, player: int, move: int) -> float | None:
         """Put a stone on the cell."""
         self.position = position = self.position.played(move)
+        self.last = move
         if position.winner is not None:
             return 1.0 if position.winner == player else -1.0
         return 0.0 if position.full else None
+
+    def view(self, player: int) -> dict[str, Any]:
+        """Return the board with the last move."""
+        del player
+        size = self.rules.size
+        owners = [self.position.owner(cell) for cell in range(self.rules.cells)]
+        marks = "".join("." if owner is None else MARKS[owner] for owner in owners)
+        last = None if self.last is None else divmod(self.last, size)
+        return {
+            "kind": "board",
+            "rows": [marks[at : at + size] for at in range(0, self.rules.cells, size)],
+            "last": last,
+        }
 
     def heuristic(self, player: int, rng: np.random.Generator) -> str:
         """Win if possible, else block, else build."""

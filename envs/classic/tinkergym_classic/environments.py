@@ -22,6 +22,8 @@ class ClassicEnv(gym.Env[str, str]):
     """The id of the environment inside."""
     wording: ClassVar[str]
     on_illegal: ClassVar[str] = "retry:2"
+    legend: ClassVar[dict[str, str]] = {}
+    """What the characters of `rows` mean."""
     lose_reward: ClassVar[float] = 0.0
     """At most the worst result of the environment inside, so ending an episode on purpose never pays."""
 
@@ -62,11 +64,13 @@ class ClassicEnv(gym.Env[str, str]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Start an episode."""
         super().reset(seed=seed)
-        return self._env.reset(seed=seed, options=options)
+        observation, info = self._env.reset(seed=seed, options=options)
+        return observation, self._shown(info)
 
     def step(self, action: str) -> StepReturn:
         """Take the action that the text names."""
-        return self._env.step(action)
+        observation, reward, terminated, truncated, info = self._env.step(action)
+        return observation, reward, terminated, truncated, self._shown(info)
 
     def close(self) -> None:
         """Close the environment inside."""
@@ -79,6 +83,19 @@ class ClassicEnv(gym.Env[str, str]):
     def gold_action(self) -> str | None:
         """Return the best action now; None before `reset`."""
         return self._env.gold_action()
+
+    def rows(self) -> list[list[str]] | None:
+        """Return the world as cells, for people who watch; None if it has none."""
+        return None
+
+    def _shown(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Add the cells, with `@` where the policy is."""
+        if (rows := self.rows()) is None:
+            return info
+        y, x = divmod(int(self._env.unwrapped.s), len(rows[0]))  # type: ignore[attr-defined] # of toy text
+        rows[y][x] = "@"
+        legend = {"@": "you", **self.legend}
+        return {**info, "view": {"kind": "grid", "rows": list(map("".join, rows)), "legend": legend}}
 
     def _has_chance(self) -> bool:
         """Whether different seeds can give different episodes."""
@@ -94,6 +111,7 @@ class FrozenLakeEnv(ClassicEnv):
 
     bare_id = "FrozenLake-v1"
     wording = "FrozenLakeWording"
+    legend = {"S": "start", "F": "ice", "H": "hole", "G": "goal"}  # noqa: RUF012 - as in the base class
 
     def __init__(
         self, *, map_name: str = "4x4", size: int = 4, is_slippery: bool = False, **settings: Any
@@ -130,8 +148,12 @@ class FrozenLakeEnv(ClassicEnv):
             observation, info = self._env.reset(
                 seed=int(self.np_random.integers(2**31)) if seed is None else seed, options=options
             )
-            return observation, info
+            return observation, self._shown(info)
         return super().reset(seed=seed, options=options)
+
+    def rows(self) -> list[list[str]]:
+        """Return the lake."""
+        return [[cell.decode() for cell in row] for row in self._env.unwrapped.desc]  # type: ignore[attr-defined] # as above
 
     def _has_chance(self) -> bool:
         return self._random or bool(self._settings["is_slippery"])
@@ -151,6 +173,7 @@ class CliffWalkingEnv(ClassicEnv):
 
     bare_id = "CliffWalking-v1"
     wording = "CliffWalkingWording"
+    legend = {"C": "cliff", "G": "goal"}  # noqa: RUF012 - as in the base class
     on_illegal = "random"  # as in the taxi environment
 
     def __init__(self, *, max_episode_steps: int = 100, **settings: Any) -> None:
@@ -161,6 +184,10 @@ class CliffWalkingEnv(ClassicEnv):
             settings: As for `ClassicEnv`, plus `is_slippery` of Gymnasium's CliffWalking.
         """
         super().__init__(max_episode_steps=max_episode_steps, **settings)
+
+    def rows(self) -> list[list[str]]:
+        """Return the cliff."""
+        return [list("." * 12) for _ in range(3)] + [list(".CCCCCCCCCCG")]
 
     def _has_chance(self) -> bool:
         return bool(self._settings.get("is_slippery"))

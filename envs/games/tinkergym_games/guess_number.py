@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -59,6 +60,12 @@ class GuessNumber(TextGame):
             return 0.0
         self.tell("Higher." if guess < self.number else "Lower.", player)
         return None
+
+    def view(self, player: int) -> dict[str, Any]:
+        """Return what is known about the number."""
+        del player
+        rows = [["from", str(self.low)], ["to", str(self.high)], ["guesses left", str(self.left)]]
+        return {"kind": "table", "rows": rows}
 
     def gold(self, player: int) -> str:
         """Halve the remaining range."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tinkergym.games.text_game import TextGame
@@ -32,6 +34,11 @@ class Nim(TextGame):
         del player
         self.left -= int(move)
         return 1.0 if self.left == 0 else None
+
+    def view(self, player: int) -> dict[str, Any]:
+        """Return the heap."""
+        del player
+        return {"kind": "board", "rows": ["●" * self.left or "."]}
 
     def gold(self, player: int) -> str:
         """Leave a multiple of four if possible."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tinkergym.errors import InvalidRequestError
@@ -54,6 +56,11 @@ class RockPaperScissors(TextGame):
             return None
         lead = float(np.sign(self.won[0] - self.won[1]))
         return [lead, -lead]
+
+    def view(self, player: int) -> dict[str, Any]:
+        """Return the rounds so far."""
+        rows = [[moves[player], moves[1 - player]] for moves in self.played]
+        return {"kind": "table", "columns": ["you", "the other"], "rows": rows}
 
     def copycat(self, player: int, rng: np.random.Generator) -> str:
         """Show the opponent's previous shape; any shape in the first round."""

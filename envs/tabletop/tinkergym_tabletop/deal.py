@@ -121,6 +121,17 @@ class Deal(TextGame):
         self.tell("No agreement.")
         return [0.0, 0.0]
 
+    def view(self, player: int) -> dict[str, Any]:
+        """Return the pile, what it is worth to the player, and the last offer."""
+        offered = self.offer or [0, 0, 0]
+        mine = self.offered_by == player
+        rows = [
+            [item, str(count), str(worth), "" if self.offer is None else str(kept if mine else count - kept)]
+            for item, count, worth, kept in zip(_ITEMS, self.pile, self.worths[player], offered, strict=True)
+        ]
+        columns = ["item", "count", "worth to you", "you would get"]
+        return {"kind": "table", "title": f"turns left: {self.left}", "columns": columns, "rows": rows}
+
     def _may_accept(self, player: int) -> bool:
         return self.offer is not None and self.offered_by != player
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 
@@ -68,6 +69,11 @@ class KuhnPoker(TextGame):
             return _won_by(better, 2.0 if move == "call" else 1.0)
         self.tell(f"The other player {move}s.", other)
         return None
+
+    def view(self, player: int) -> dict[str, Any]:
+        """Return the player's card and the moves so far."""
+        card = ["your card", CARDS[self.cards[player]]]
+        return {"kind": "table", "rows": [card, ["moves", ", ".join(self.history)]]}
 
     def equilibrium(self, player: int, rng: np.random.Generator) -> str:
         """Play a Nash equilibrium, which loses 1/18 chip a game as first player and wins it as second."""

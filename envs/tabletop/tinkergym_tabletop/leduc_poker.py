@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 
@@ -89,6 +90,17 @@ class LeducPoker(TextGame):
         if move == "call" or (move == "check" and self.moves == 2):
             return self._round_ends()
         return None
+
+    def view(self, player: int) -> dict[str, Any]:
+        """Return the cards that the player knows, and the chips."""
+        public = "" if self.public is None else RANKS[self.public]
+        rows = [
+            ["your card", RANKS[self.ranks[player]]],
+            ["public card", public],
+            ["your chips", str(self.paid[player])],
+            ["the other's chips", str(self.paid[1 - player])],
+        ]
+        return {"kind": "table", "rows": rows}
 
     def _round_ends(self) -> list[float] | None:
         if self.public is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import comb
+from typing import Any
 
 import numpy as np
 
@@ -85,6 +86,15 @@ class LiarsDice(TextGame):
             f"player_{loser} loses a die."
         )
         return self._lost(loser)
+
+    def view(self, player: int) -> dict[str, Any]:
+        """Return the player's dice, how many the others have, and the bid."""
+        rows = [
+            [name, str(self.left[seat]), " ".join(map(str, self.hands[seat])) if seat == player else ""]
+            for seat, name in enumerate(self.player_names)
+        ]
+        bid = "no bid" if self.bid is None else f"{_text(self.bid)} by player_{self.bidder}"
+        return {"kind": "table", "title": bid, "columns": ["player", "dice", "rolled"], "rows": rows}
 
     def _lost(self, loser: int) -> list[float] | None:
         alive = [player for player in range(_PLAYERS) if self.left[player]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -66,6 +67,11 @@ class PrisonersDilemma(TextGame):
         for player in (0, 1):
             self.give(player, paid[player])
         return None
+
+    def view(self, player: int) -> dict[str, Any]:
+        """Return the rounds so far."""
+        rows = [[moves[player], moves[1 - player]] for moves in self.played]
+        return {"kind": "table", "columns": ["you", "the other"], "rows": rows}
 
     def verdict(self, player: int, total: float) -> str:
         """Return what both earned."""

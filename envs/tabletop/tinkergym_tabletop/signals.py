@@ -79,6 +79,11 @@ class Signals(TextGame):
         self._draw()
         return None
 
+    def view(self, player: int) -> dict[str, Any]:
+        """Return the target for the speaker, and the word for the listener."""
+        shown = ["target", self.target] if player == _SPEAKER else ["word", self.word]
+        return {"kind": "table", "rows": [shown, ["found", f"{self.found} of {self.done}"]]}
+
     def verdict(self, player: int, total: float) -> str:
         """Return how many targets were found."""
         del player, total
