@@ -55,7 +55,9 @@ def test_rejects_what_is_not_the_data_of_a_view(given):
         view_in({"view": given})
 
 
-@pytest.mark.parametrize("info", [None, {}, {"view": 3}, {"view": {"kind": "camera"}}, {"view": {"rows": []}}])
+@pytest.mark.parametrize(
+    "info", [None, {}, {"view": 3}, {"view": {"kind": "camera"}}, {"view": {"rows": []}}]
+)
 def test_leaves_other_uses_of_the_name_alone(info):
     assert view_in(info) is None
 

@@ -4,6 +4,7 @@ import { get, job, lines } from "./api.js";
 import { content } from "./conversation.js";
 import { h, problem, replace } from "./dom.js";
 import { number, whole, words } from "./format.js";
+import { shown as viewed } from "./views.js";
 
 const total = (seat) => seat.turns.reduce((sum, turn) => sum + turn.reward, seat.early_reward);
 
@@ -56,7 +57,7 @@ export function branching(jobId, view, seat, turn) {
       failed = false;
       written.value = "";
       const last = one.turns.at(-1);
-      results.append(h("div", { class: "action" }, content(last.action)), h("div", { class: "small quiet" }, `reward ${number(last.reward)}`), ended(one));
+      results.append(h("div", { class: "action" }, content(last.action)), h("div", { class: "small quiet" }, `reward ${number(last.reward)}`), ...ended(one).filter(Boolean));
       if (one.stop_reason !== "turn_limit") {
         results.append(h("p", null, h("b", null, `It is over: return ${number(total(one))}, ${words(one.stop_reason)}.`)));
         said.length = 0;
@@ -73,10 +74,10 @@ export function branching(jobId, view, seat, turn) {
     results);
 }
 
-const ended = (one) => (one.final_observation.length ? h("div", { class: "observation" }, content(one.final_observation)) : null);
+const ended = (one) => [viewed(one.final_view), one.final_observation.length ? h("div", { class: "observation" }, content(one.final_observation)) : null];
 
 const shown = (turn, withObservation) => h("div", { class: "turn" },
-  withObservation ? h("div", { class: "observation" }, content(turn.observation)) : null,
+  withObservation ? [viewed(turn.view), h("div", { class: "observation" }, content(turn.observation))] : null,
   h("div", { class: "action" }, content(turn.action)), h("div", { class: "small quiet" }, `reward ${number(turn.reward)}`));
 
 // Checkpoints of the job, and the models: whose tokens fit is checked by the service.

@@ -5,6 +5,7 @@ import { branching } from "./branch.js";
 import { content, image, long } from "./conversation.js";
 import { canAct, fill, h, replace, toast } from "./dom.js";
 import { number, whole, words } from "./format.js";
+import { replayed, shown } from "./views.js";
 
 const MODES = {
   source: "who wrote it, and what is trained on",
@@ -39,6 +40,7 @@ export async function show(main, jobId, episodeId) {
       h("a", { href: sibling(index), "aria-current": index === view.index ? "page" : null, class: "button small" }, text)),
       h("a", { class: "small", href: `${path}/group/${view.step}/${view.group_number}` }, "side by side")) : null,
     seats.some((seat) => seat.error) ? seats.filter((seat) => seat.error).map((seat) => h("details", { open: true, class: "problem" }, h("summary", null, `${seat.agent} failed: ${words(seat.stop_reason)}`), h("pre", { class: "said" }, seat.error))) : null,
+    seats.length > 1 ? replayed(seats) : null,
     view.system_prompt ? h("details", null, h("summary", null, "System prompt"), long(view.system_prompt)) : null,
     h("div", { class: "toolbar sticky" }, h("label", null, "Color tokens by ", h("select", { onchange: (event) => { mode = event.target.value; paint(); } }, Object.entries(MODES).map(([key, label]) => h("option", { value: key }, label)))), legend, inspect),
     h("div", { class: seats.length > 1 ? "seats" : "" }, axes.map((axis) => axis.element)));
@@ -105,7 +107,7 @@ class Axis {
         turn.finish_reason === "length" ? h("span", { class: "alarm" }, " ⚠ cut by a limit") : "", turn.void ? h("span", { class: "alarm" }, " ⚠ had no effect") : "",
         h("b", { class: turn.reward < 0 ? "bad" : turn.reward > 0 ? "good" : "" }, ` reward ${number(turn.reward)} `), chips, this.branchFrom(at + 1)),
       h("div", { class: "sides" },
-        h("div", { class: "speech" }, h("div", { class: "observation" }, content(turn.observation, this.pictures)), h("div", { class: "action" }, content(turn.action))),
+        h("div", { class: "speech" }, shown(turn.view), h("div", { class: "observation" }, content(turn.observation, this.pictures)), h("div", { class: "action" }, content(turn.action))),
         this.#tokens(turn.segment, from, turn.end, turn)));
   }
 
@@ -115,7 +117,7 @@ class Axis {
     const rest = last ? this.seat.segments[last.segment].token_ids.length > last.end : this.seat.segments.length > 0;
     if (!this.seat.final_observation.length && !rest) return null;
     return h("article", { class: "turn" }, h("div", { class: "turn-head small" }, "The end"), h("div", { class: "sides" },
-      h("div", { class: "speech" }, h("div", { class: "observation" }, content(this.seat.final_observation, this.pictures))),
+      h("div", { class: "speech" }, shown(this.seat.final_view), h("div", { class: "observation" }, content(this.seat.final_observation, this.pictures))),
       rest ? this.#tokens(last?.segment ?? 0, last?.end ?? 0, this.seat.segments[last?.segment ?? 0].token_ids.length, null) : h("div", { class: "quiet small" }, "It is not part of any prompt: there are no tokens.")));
   }
 
@@ -191,7 +193,7 @@ async function exported(main, view, axes) {
   const data = await Promise.all(pictures.map((one) => fetch(one.src).then((answer) => answer.blob()).then(dataUrl).catch(() => "")));
   [...copy.querySelectorAll("img")].forEach((one, at) => { one.removeAttribute("loading"); one.setAttribute("src", data[at]); });
   for (const all of copy.querySelectorAll(".show-all")) all.textContent = "[folded: open it before exporting to have all of it]";
-  for (const one of copy.querySelectorAll("button:not(.show-all), select, .inspect, .branch")) one.remove();
+  for (const one of copy.querySelectorAll("button:not(.show-all), select, .inspect, .branch, .replay")) one.remove();
   for (const link of copy.querySelectorAll("a")) if (!link.getAttribute("href").startsWith("#")) link.replaceWith(...link.childNodes);
   const page = document.implementation.createHTMLDocument(`Episode ${view.episode.episode_id}`);
   const style = await (await fetch("/dashboard/static/style.css")).text();
