@@ -1,4 +1,4 @@
-"""Plays the episodes of one evaluation, or branches, in its own process, because a pack is foreign code.
+"""Plays one evaluation, branches, or a cross-play in its own process, because a pack is foreign code.
 
 Reads a request (JSON) from standard input and writes a line for each finished episode. Completions come from
 the gateway, with the caller's own key, so it can sample nothing that the caller cannot.
@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from backend.evaluations.playing import StoredBranch
+from pydantic import BaseModel
+
+from backend.evaluations.playing import CrossPlayOfJob, StoredBranch
 from backend.machine_paths import MachinePaths
 from backend.processes.children import one_question
 from tinkergym.errors import InternalServiceError, TinkerGymError
@@ -18,10 +20,11 @@ from tinkergym.registration.environments import make_environment
 from tinkergym.registration.games import make_playable
 from tinkergym.remote.api import Api
 from tinkergym.remote.branching import play_branches
+from tinkergym.remote.job import Job
 from tinkergym.remote.policy import Policy
 from tinkergym.remote.transport import Connection
 from tinkergym.schema.decoding import Decoding, DecodingOptions
-from tinkergym.schema.evaluation import EvaluationLine, EvaluationRequest
+from tinkergym.schema.evaluation import CrossPlayLine, EvaluationLine, EvaluationRequest
 from tinkergym.schema.events import ErrorView
 
 _MOST_CONCURRENT = 64
@@ -83,11 +86,29 @@ def branch(wanted: StoredBranch, url: str, key: str) -> Iterator[EvaluationLine]
             yield line.model_copy(update=shown)
 
 
-def _asked(question: dict[str, Any]) -> Iterator[EvaluationLine]:
-    url, key = question["url"], question["key"]
-    if "branch" in question:
-        return branch(StoredBranch.model_validate(question["branch"]), url, key)
-    return play(EvaluationRequest.model_validate(question["wanted"]), url, key)
+def crossplay(wanted: CrossPlayOfJob, url: str, key: str) -> Iterator[CrossPlayLine]:
+    """Let a job's policies play each other, and yield the figures once all games have ended.
+
+    Raises:
+        TinkerGymError: Its environment is not a game, or a player is unknown.
+    """
+    with Connection(url, token=key, patience_seconds=30.0) as connection:
+        api = Api(connection)
+        found = Job(api, api.job(wanted.job_id)).crossplay(
+            wanted.versions or None, against=wanted.against, pairs=wanted.pairs, progress=False
+        )
+        yield CrossPlayLine(crossplay=found.to_json(), ratings=found.ratings().to_json())
+
+
+def _asked(question: dict[str, Any]) -> Iterator[BaseModel]:
+    wanted, url, key = question["wanted"], question["url"], question["key"]
+    match question["kind"]:
+        case StoredBranch.__name__:
+            return branch(StoredBranch.model_validate(wanted), url, key)
+        case CrossPlayOfJob.__name__:
+            return crossplay(CrossPlayOfJob.model_validate(wanted), url, key)
+        case _:
+            return play(EvaluationRequest.model_validate(wanted), url, key)
 
 
 def main() -> None:

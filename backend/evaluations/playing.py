@@ -18,7 +18,12 @@ from backend.fairness.fair_places import FairPlaces, Hold
 from backend.fairness.turns import Turns
 from backend.processes.foreign_code import environment_for_packs
 from tinkergym.errors import InternalServiceError, TinkerGymError, TooManyRequestsError
-from tinkergym.schema.evaluation import BranchRequest, EvaluationLine, EvaluationRequest
+from tinkergym.schema.evaluation import (
+    BranchRequest,
+    CrossPlayRequest,
+    EvaluationLine,
+    EvaluationRequest,
+)
 from tinkergym.schema.events import ErrorView
 
 Value = TypeVar("Value")
@@ -37,6 +42,16 @@ class StoredBranch(BranchRequest):
 
     job_id: str
     episode_id: str
+
+
+class CrossPlayOfJob(CrossPlayRequest):
+    """A cross-play, with the job whose policies play."""
+
+    job_id: str
+
+
+Playable = EvaluationRequest | StoredBranch | CrossPlayOfJob
+"""What such a process plays."""
 
 
 class Evaluations:
@@ -63,11 +78,16 @@ class Evaluations:
         return hold
 
     async def lines(
-        self, tenant_id: str, wanted: EvaluationRequest | StoredBranch, url: str, key: str
+        self, tenant_id: str, wanted: Playable, url: str, key: str
     ) -> AsyncGenerator[bytes, None]:
         """Wait for a turn, play, and yield whole lines; closing it ends the process."""
-        kind = "branch" if isinstance(wanted, StoredBranch) else "wanted"
-        playing = self._played(tenant_id, {kind: wanted.model_dump(), "url": url, "key": key})
+        question: dict[str, object] = {
+            "kind": type(wanted).__name__,
+            "wanted": wanted.model_dump(),
+            "url": url,
+            "key": key,
+        }
+        playing = self._played(tenant_id, question)
         step = asyncio.ensure_future(anext(playing, None))
         try:
             while True:

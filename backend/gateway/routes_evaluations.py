@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import StreamingResponse
 
-from backend.evaluations.playing import Evaluations, StoredBranch
+from backend.evaluations.playing import CrossPlayOfJob, Evaluations, Playable, StoredBranch
 from backend.external.urls import is_remote
 from backend.gateway.dependencies import Tenant, body_of, describes, key_of
 from backend.gateway.fair_routes import FairRoute, in_turn
@@ -17,7 +17,7 @@ from backend.gateway.wiring import parts_of
 from backend.lines_response import LinesResponse
 from backend.store.store import TenantStore
 from tinkergym.errors import ConflictError, InvalidRequestError, NotReplayableError
-from tinkergym.schema.evaluation import BranchRequest, EvaluationRequest
+from tinkergym.schema.evaluation import BranchRequest, CrossPlayRequest, EvaluationRequest
 from tinkergym.schema.names import LOCAL
 
 router = APIRouter(prefix="/v1", route_class=FairRoute)
@@ -52,21 +52,42 @@ async def branch(
     wanted: Annotated[BranchRequest, Depends(body_of(BranchRequest))],
 ) -> LinesResponse:
     """Continue a stored episode from one of its turns: a JSON line for each continuation, as it ends."""
+    await _require_played_here(
+        tenant,
+        job_id,
+        f"run `tinkergym branch {episode_id} --turn {wanted.turn}` there, with --env for your own class, or "
+        "job.branch(...) in the script",
+    )
+    return _played(request, tenant, StoredBranch(job_id=job_id, episode_id=episode_id, **dict(wanted)))
+
+
+@router.post(
+    "/jobs/{job_id}/crossplay", openapi_extra=describes(CrossPlayRequest), response_class=StreamingResponse
+)
+async def crossplay(
+    request: Request,
+    tenant: Tenant,
+    job_id: str,
+    wanted: Annotated[CrossPlayRequest, Depends(body_of(CrossPlayRequest))],
+) -> LinesResponse:
+    """Let versions of a job's policies play each other: empty lines, then the figures as one JSON line."""
+    await _require_played_here(tenant, job_id, "run job.crossplay(...) in the script")
+    return _played(request, tenant, CrossPlayOfJob(job_id=job_id, **dict(wanted)))
+
+
+async def _require_played_here(tenant: TenantStore, job_id: str, hint: str) -> None:
+    """Refuse what must be played at the client, as the job's own episodes are."""
     spec = (await in_turn(tenant.tenant_id, tenant.get_job, job_id)).spec.played
     if spec is None:
         raise ConflictError(f"{job_id} plays no episodes")
     own = spec.own_environments.values()
     if spec.rollout != "server" or any(is_remote(one) or one.id.startswith(LOCAL) for one in own):
         raise NotReplayableError(
-            f"the episodes of {job_id} are played at the client, and so are their branches",
-            hint=f"run `tinkergym branch {episode_id} --turn {wanted.turn}` there, with --env for your own "
-            "class, or job.branch(...) in the script",
-            field="environment",
+            f"the episodes of {job_id} are played at the client", hint=hint, field="environment"
         )
-    return _played(request, tenant, StoredBranch(job_id=job_id, episode_id=episode_id, **dict(wanted)))
 
 
-def _played(request: Request, tenant: TenantStore, wanted: EvaluationRequest | StoredBranch) -> LinesResponse:
+def _played(request: Request, tenant: TenantStore, wanted: Playable) -> LinesResponse:
     """Return the lines of a process that plays."""
     if parts_of(request).config.env_workers == 0:
         raise InvalidRequestError(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from array import array
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from math import nan
 from typing import Any
 
+import numpy as np
 from pydantic_core import from_json
 
 from tinkergym.basics.bounded_dict import BoundedDict
@@ -52,9 +55,16 @@ class _Run:
         values = {name: value for name, value in event.items() if name not in _NOT_METRICS}
         values |= {f"stop/{name}": count for name, count in event["stop_reasons"].items()}
         values |= {"time": time, **event["metrics"]}
+        columns = self.columns
         for name, value in values.items():
-            if isinstance(value, int | float):
-                column = self.columns.setdefault(name, array("d"))
+            if value.__class__ is not float and not isinstance(value, int | float):
+                continue
+            if name not in columns:
+                columns[name] = array("d")
+            column = columns[name]
+            if len(column) == row:  # as nearly always
+                column.append(value)
+            else:
                 column.extend([nan] * (row + 1 - len(column)))
                 column[row] = value
 
@@ -86,17 +96,20 @@ class RunReader:
         Args:
             job_id: Of the run.
             read: Reads its events.
-            names: The metrics; all if empty.
+            names: The metrics; a `*` stands for anything. All if empty.
             points: About how many points of each.
         """
         run = self._up_to_now(job_id, read)
         with run.lock:
-            wanted = [name for name in names or sorted(run.columns) if name in run.columns]
-            order = sorted(range(len(run.steps)), key=run.steps.__getitem__)
+            known = sorted(run.columns)
+            wanted = known
+            if names:
+                wanted = list(dict.fromkeys(one for name in names for one in _named(name, known)))
+            order = np.argsort(np.array(run.steps), kind="stable").tolist()
             return RunSeries(
                 last_seq=run.last_seq,
                 newest_step=max(run.steps, default=0),
-                names=sorted(run.columns),
+                names=known,
                 series=[thinned(name, run.steps, run.columns[name], order, points) for name in wanted],
             )
 
@@ -136,17 +149,29 @@ def _failed_episodes(steps: Sequence[int], episodes: int) -> Alarm:
     )
 
 
+def _named(pattern: str, known: Sequence[str]) -> Sequence[str]:
+    """Return the known names that a name, perhaps with `*`, stands for."""
+    if "*" not in pattern:
+        return [pattern] if pattern in known else []
+    found = re.compile(".+".join(map(re.escape, pattern.split("*"))))
+    return [name for name in known if found.fullmatch(name)]
+
+
 def thinned(
     name: str, steps: Sequence[int], column: Sequence[float], order: Sequence[int], points: int
 ) -> Series:
     """Return a metric's values by step; of each of `points / 2` stretches the smallest and the largest."""
-    rows = [row for row in order if row < len(column) and column[row] == column[row]]  # no NaN
+    rows = np.asarray(order)
+    rows = rows[rows < len(column)]
+    values = np.asarray(column)[rows]
+    there = ~np.isnan(values)
+    rows, values = rows[there], values[there]
     if len(rows) > points:
-        stretch = 2 * len(rows) / points
-        kept: dict[int, None] = {rows[0]: None}
-        for number in range(points // 2):
-            part = rows[int(number * stretch) : int((number + 1) * stretch)]
-            ends = {min(part, key=column.__getitem__), max(part, key=column.__getitem__)} if part else set()
-            kept |= dict.fromkeys(row for row in part if row in ends)
-        rows = list(kept | {rows[-1]: None})
-    return Series(name=name, steps=[steps[row] for row in rows], values=[column[row] for row in rows])
+        count = points // 2
+        edges = (np.arange(count + 1) * (2 * len(rows) / points)).astype(int)
+        stretches = [(start, end) for start, end in pairwise(edges.tolist()) if start < end]
+        ends = {start + int(values[start:end].argmin()) for start, end in stretches}
+        ends |= {start + int(values[start:end].argmax()) for start, end in stretches}
+        kept = sorted(ends | {0, len(rows) - 1})
+        rows, values = rows[kept], values[kept]
+    return Series(name=name, steps=np.asarray(steps)[rows].tolist(), values=values.tolist())

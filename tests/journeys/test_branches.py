@@ -90,6 +90,17 @@ def test_continues_one_seat_of_a_game(jobs):
         assert prefix(others[0], 2) == prefix(seats["x"], 2)
 
 
+@pytest.mark.full("a process of the service plays, which takes seconds to start")
+def test_lets_versions_play_each_other_in_the_service(jobs, client):
+    body = b'{"versions": [0, 1], "pairs": 2}'
+    answer = client.api.connection.call("POST", f"/v1/jobs/{jobs['game'].id}/crossplay", body=body)
+    found = json.loads(answer.split(b"\n")[-2])
+    names = [one["name"] for one in found["crossplay"]["players"]]
+    assert len(names) == 3 and names[-1] == "random"
+    assert len(found["crossplay"]["cells"]) == 6
+    assert {one["name"] for one in found["ratings"]["ratings"]} == set(names)
+
+
 def test_plays_on_by_hand_from_the_command_line(jobs):
     job = jobs["alone"]
     episode = f"{job.id}:1:0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from tinkergym.schema.chat_templates import MOST_CHARACTERS, TemplateDay, TemplateVariables
 from tinkergym.schema.decoding import CompletionSettings
@@ -78,6 +78,26 @@ class BranchRequest(UserSettings):
         if not self.n and not self.actions:
             raise Refusal("n", "is 0, and there are no actions", "give at least one").in_validator()
         return self
+
+
+class CrossPlayRequest(UserSettings):
+    """Let versions of a job's policies play each other; see `Job.crossplay`."""
+
+    versions: list[Annotated[int, Field(ge=0)]] = Field([], max_length=12)
+    """Empty means the first, the newest, and up to three with a checkpoint."""
+    against: list[Annotated[str, Field(min_length=1, max_length=500)]] = Field(["random"], max_length=8)
+    """Further players: players of the game, `job-ID@40`, models."""
+    pairs: int = Field(20, ge=1, le=200)
+    """Seeds per matchup, each played once per assignment of seats."""
+
+
+class CrossPlayLine(WireModel):
+    """The games of a cross-play, in figures."""
+
+    crossplay: dict[str, JsonValue]
+    """As `CrossPlay.to_json`."""
+    ratings: dict[str, JsonValue]
+    """As `Ratings.to_json`."""
 
 
 class EvaluationLine(WireModel):

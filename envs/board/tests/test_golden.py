@@ -36,7 +36,7 @@ def episode(env, size, seed, *, seeded=True):
     rng = np.random.default_rng([seed, 7])
     rules = Rules(size, min(3, size))
     observation, info = env.reset(seed=seed) if seeded else env.reset()
-    seen, ended = [observation, info], False
+    seen, ended = [observation, without_view(info)], False
     while not ended:
         player = heuristic_player if seed % 2 else random_player
         name = cell_names(size)[player(read_position(observation, rules), rng)]
@@ -46,8 +46,13 @@ def episode(env, size, seed, *, seeded=True):
             choices = ILLEGAL + taken[:1]
             action = choices[int(rng.integers(len(choices)))]
         observation, reward, ended, truncated, info = env.step(action)
-        seen += [action, observation, repr(reward), ended, truncated, info]
+        seen += [action, observation, repr(reward), ended, truncated, without_view(info)]
     return json.dumps(seen)
+
+
+def without_view(info):
+    """Return what a policy's training sees; what people see has tests of its own."""
+    return {name: value for name, value in info.items() if name != "view"}
 
 
 def record():

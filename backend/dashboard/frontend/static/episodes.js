@@ -6,6 +6,7 @@ import { number, whole, words } from "./format.js";
 
 const ROW = 34;
 const BINS = 24;
+const BEYOND = 8; // rows above and below those in sight
 const COLUMNS = [
   ["step", "Step"], ["index", "Episode"], ["group", "Group"], ["agent", "Agent"], ["episode_return", "Return"], ["difference", "To its group"],
   ["stop_reason", "Ended by"], ["turns", "Turns"], ["sampled_tokens", "Tokens"], ["environment", "Environment"],
@@ -20,11 +21,17 @@ export async function show(main, jobId) {
     failed: asked.get("failed") === "1", seats: asked.get("seats") === "all", text: asked.get("text") ?? "",
   };
   const path = `/dashboard/jobs/${encodeURIComponent(jobId)}`;
-  let rows = [], shown = [], order = ["step", -1], reading = 0, painted = [0, 0], drawn = 0;
+  let rows = [], shown = [], order = ["step", -1], reading = 0, drawn = 0, asksForPaint = false;
+  const painted = new Map(); // elements by their place
+  const found = { stop_reason: new Set(), agent: new Set(), environment: new Set() };
   document.title = `Episodes of ${jobId} · tinkergym`;
 
   const status = h("span", { class: "quiet", role: "status" }), trouble = h("div"), chart = h("div", { class: "bins", role: "group", "aria-label": "Histogram of returns; each bar filters" });
-  const body = h("div", { class: "rows", role: "list" }), scroller = h("div", { class: "virtual", tabindex: 0, "aria-label": "Episodes", onscroll: () => requestAnimationFrame(() => paint(false)) }, body);
+  const body = h("div", { class: "rows", role: "list" }), scroller = h("div", { class: "virtual", tabindex: 0, "aria-label": "Episodes", onscroll: () => {
+    if (asksForPaint) return;
+    asksForPaint = true;
+    requestAnimationFrame(() => { asksForPaint = false; paint(false); });
+  } }, body);
   const reasons = h("select", { onchange: (event) => change("reason", event.target.value) }), agents = h("select", { onchange: (event) => change("agent", event.target.value) });
   const environments = h("select", { onchange: (event) => change("environment", event.target.value) });
 
@@ -57,6 +64,7 @@ export async function show(main, jobId) {
   async function read() {
     const mine = ++reading;
     rows = [];
+    for (const one of Object.values(found)) one.clear();
     // Only what a link asks for: the failures of one step need not wait for all others.
     let before = filter.to === "" ? null : Number(filter.to) + 1, done = 0, total = null;
     try {
@@ -66,7 +74,10 @@ export async function show(main, jobId) {
         if (mine !== reading) return;
         total ??= page.steps;
         done += page.read;
-        rows.push(...spread(page));
+        for (const row of spread(page)) {
+          rows.push(row);
+          for (const [name, one] of Object.entries(found)) one.add(row[name]);
+        }
         before = page.next_before;
         status.textContent = before === null ? `${whole(rows.length)} read` : `reading: ${whole(done)} of ${whole(total)} steps`;
         if (before === null || performance.now() - drawn > 1000) draw(); // each takes longer, the more there are
@@ -78,32 +89,50 @@ export async function show(main, jobId) {
 
   function draw() {
     const [low, high, from, to] = [filter.low, filter.high, filter.from, filter.to].map((one) => (one === "" ? null : Number(one)));
-    const seats = rows.filter((row) => filter.seats || row.trained);
-    const most = seats.filter((row) => (!filter.reason || row.stop_reason === filter.reason) && (!filter.agent || row.agent === filter.agent)
-      && (!filter.environment || row.environment === filter.environment) && (from === null || row.step >= from) && (to === null || row.step <= to)
-      && row.turns >= Number(filter.turns) && row.sampled_tokens >= Number(filter.tokens) && (!filter.failed || !row.completed));
-    shown = most.filter((row) => (low === null || row.episode_return >= low) && (high === null || row.episode_return <= high));
+    const turns = Number(filter.turns), tokens = Number(filter.tokens), most = [];
+    let others = false;
+    shown = [];
+    for (const row of rows) { // 100,000 of them: once, and nothing is copied
+      others ||= !row.trained;
+      if ((!row.trained && !filter.seats) || (filter.reason && row.stop_reason !== filter.reason) || (filter.agent && row.agent !== filter.agent)
+        || (filter.environment && row.environment !== filter.environment) || (from !== null && row.step < from) || (to !== null && row.step > to)
+        || row.turns < turns || row.sampled_tokens < tokens || (filter.failed && row.completed)) continue;
+      most.push(row);
+      if ((low === null || row.episode_return >= low) && (high === null || row.episode_return <= high)) shown.push(row);
+    }
     const [name, way] = order;
-    shown.sort((a, b) => way * (TEXT.has(name) ? a[name].localeCompare(b[name]) : a[name] - b[name]) || a.index - b.index);
-    choices(reasons, seats, "stop_reason", filter.reason);
-    choices(agents, seats, "agent", filter.agent);
-    choices(environments, seats, "environment", filter.environment);
+    // They are read newest step first, in order.
+    if (name !== "step" || way !== -1) shown.sort(TEXT.has(name) ? (a, b) => way * (a[name] < b[name] ? -1 : a[name] > b[name] ? 1 : 0) || a.index - b.index : (a, b) => way * (a[name] - b[name]) || a.index - b.index);
+    choices(reasons, found.stop_reason, filter.reason);
+    choices(agents, found.agent, filter.agent);
+    choices(environments, found.environment, filter.environment);
     main.classList.toggle("one-environment", environments.parentNode.hidden);
-    opponents.hidden = seats.length === rows.length && !filter.seats;
+    opponents.hidden = !others;
     histogram(most);
     body.style.setProperty("height", `${Math.max(1, shown.length) * ROW}px`);
     paint();
     drawn = performance.now();
   }
 
-  // Scrolling a little shows rows that are there already.
+  // Scrolling makes only the rows that were not in sight.
   function paint(isNew = true) {
     const top = Math.floor(scroller.scrollTop / ROW), visible = Math.ceil(scroller.clientHeight / ROW);
-    if (!isNew && top >= painted[0] && Math.min(top + visible, shown.length) <= painted[1]) return;
-    const first = Math.max(0, top - 20);
-    const some = shown.slice(first, top + visible + 20);
-    painted = [first, first + some.length];
-    replace(body, some.length ? some.map((row, at) => line(row, first + at)) : h("p", { class: "quiet empty" }, rows.length ? "No episode matches." : "No stored episodes yet."));
+    const first = Math.max(0, top - BEYOND), last = Math.min(shown.length, top + visible + BEYOND);
+    if (isNew) {
+      painted.clear();
+      replace(body, shown.length ? null : h("p", { class: "quiet empty" }, rows.length ? "No episode matches." : "No stored episodes yet."));
+    }
+    for (const [at, element] of painted) if (at < first || at >= last) { element.remove(); painted.delete(at); }
+    // In the order in which they are read, for keyboards and screen readers.
+    const highest = Math.min(...painted.keys()), above = document.createDocumentFragment(), below = document.createDocumentFragment();
+    for (let at = first; at < last; at += 1) {
+      if (painted.has(at)) continue;
+      const element = line(shown[at], at);
+      painted.set(at, element);
+      (at < highest ? above : below).append(element);
+    }
+    body.prepend(above);
+    body.append(below);
   }
 
   function line(row, at) {
@@ -121,7 +150,8 @@ export async function show(main, jobId) {
   }
 
   function histogram(some) {
-    const values = some.filter((row) => row.completed).map((row) => row.episode_return);
+    const values = [];
+    for (const row of some) if (row.completed) values.push(row.episode_return);
     if (!values.length) return replace(chart);
     let low = Infinity, high = -Infinity;
     for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
@@ -140,8 +170,8 @@ export async function show(main, jobId) {
   await read();
 }
 
-function choices(select, rows, name, chosen) {
-  const found = new Set(rows.map((row) => row[name]).filter(Boolean));
+function choices(select, all, chosen) {
+  const found = new Set([...all].filter(Boolean));
   if (chosen) found.add(chosen);
   select.parentNode.hidden = found.size < 2;
   replace(select, h("option", { value: "" }, "any"), [...found].sort().map((one) => h("option", { value: one, selected: one === chosen }, words(one))));

@@ -21,6 +21,9 @@ export const CHARTS = [
   ["Environment", "What the environment reports about an episode, as means over the step.", ["env/*"]],
 ];
 
+// Names of what the page of a run reads at once.
+export const ALWAYS = [...new Set(["seconds_left", "steps", ...CHARTS.flatMap(([, , patterns]) => patterns)])];
+
 export const matches = (pattern, name) => pattern === name
   || (pattern.includes("*") && name.startsWith(pattern.split("*")[0]) && name.endsWith(pattern.split("*")[1]) && name.length >= pattern.length);
 

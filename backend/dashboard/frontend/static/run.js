@@ -5,8 +5,11 @@ import { Chart } from "./chart.js";
 import { canAct, confirmed, h, replace, scroll, toast } from "./dom.js";
 import { FINAL, bytes, clock, duration, number, whole, words } from "./format.js";
 import { follow } from "./live.js";
-import { ADVICE, CHARTS, namesOf } from "./metrics.js";
+import { ADVICE, ALWAYS, CHARTS, namesOf } from "./metrics.js";
 import { progress, state } from "./overview.js";
+
+// Only what is drawn at once: a long run has a hundred metrics.
+const seriesOf = (jobId, names) => job(jobId, `/series?${new URLSearchParams(names.map((name) => ["name", name]))}`);
 
 const ACTIONS = {
   pause: ["Pause", "It saves a checkpoint after its step and gives up its place; resume continues from there.", (job_) => !FINAL.has(job_.state) && job_.state !== "paused"],
@@ -15,7 +18,7 @@ const ACTIONS = {
 };
 
 export async function show(main, jobId) {
-  let [current, series, labels] = await Promise.all([get(job(jobId)), get(job(jobId, "/series")), get(job(jobId, "/labels"))]);
+  let [current, series, labels] = await Promise.all([get(job(jobId)), get(seriesOf(jobId, ALWAYS)), get(job(jobId, "/labels"))]);
   const newest = { step: null };
   const heading = h("div"), alarms = h("section", { id: "alarms", "aria-label": "Alarms" }), live = h("span", { class: "live quiet", role: "status" });
   const lists = h("div");
@@ -37,6 +40,7 @@ export async function show(main, jobId) {
         h("h1", null, labels.name || current.spec.name || jobId, " ", state(current.state), live),
         h("div", { class: "buttons" },
           current.spec.environment ? h("a", { class: "button", href: `${path}/episodes` }, "Episodes") : null,
+          current.spec.self_play || Object.keys(current.spec.agents ?? {}).length ? h("a", { class: "button", href: `${path}/games` }, "Games") : null,
           h("a", { class: "button", href: `/dashboard/compare/${encodeURIComponent(jobId)}` }, "Compare"),
           canAct() ? Object.entries(ACTIONS).filter(([, [, , may]]) => may(current)).map(([name, [label, what]]) =>
             h("button", { type: "button", class: name === "cancel" ? "danger" : "", onclick: () => act(name, label, what) }, label)) : null)),
@@ -109,11 +113,13 @@ async function drawCharts(jobId, series, onpick) {
   }
   const others = series.names.filter((name) => !used.has(name) && !["time", "seconds_left", "policy_version", "steps"].includes(name));
   const more = h("div", { class: "charts" });
-  const folded = h("details", { ontoggle: () => {
+  const folded = h("details", { ontoggle: async () => {
     if (more.children.length) return;
-    for (const name of others) {
-      const chart = new Chart(name, "");
-      const line = byName.get(name);
+    more.append(h("p", { class: "quiet" }, "Loading…"));
+    const found = (await get(seriesOf(jobId, others))).series;
+    more.replaceChildren();
+    for (const line of found) {
+      const name = line.name, chart = new Chart(name, "");
       chart.set([{ label: name, steps: [...line.steps], values: [...line.values] }]);
       drawn.push({ chart, names: [name], options: {} });
       more.append(chart.element);
