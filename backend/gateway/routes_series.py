@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from backend.gateway.dependencies import Tenant
+from backend.gateway.dependencies import NumberQuery, Tenant
 from backend.gateway.fair_routes import FairRoute
 from backend.gateway.visible import shown_to
 from backend.gateway.wiring import parts_of
@@ -23,13 +23,20 @@ _GRAVEST = ("failed", "failed_episodes", "episodes_lost", "tokens_not_sampled")
 def show_series(
     request: Request,
     tenant: Tenant,
+    *,
     job_id: str,
     name: Annotated[list[str] | None, Query(max_length=1000)] = None,
     points: Annotated[int, Query(ge=2, le=20_000)] = 400,
+    first_step: NumberQuery = 0,
 ) -> Response:
-    """Return metrics of a run's train steps, each thinned to about `points`; those named, or all."""
+    """Return metrics of a run's train steps, each thinned to about `points`; those named, or all.
+
+    In a name, `*` stands for anything.
+    """
     tenant.get_job(job_id)
-    found = parts_of(request).runs.series(job_id, tenant.bodies_after, name or [], points)
+    found = parts_of(request).runs.series(
+        job_id, tenant.bodies_after, name or [], points, first_step=first_step
+    )
     return Response(found.model_dump_json(), media_type="application/json")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from pydantic_core import from_json
 
+from backend.gateway.run_alarms import entropy_alarms, idle_alarms
 from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.schema.summaries import Alarm, RunSeries, Series
 
@@ -90,7 +91,9 @@ class RunReader:
         self._lock = threading.Lock()
         self._known: BoundedDict[str, _Run] = BoundedDict(_RUNS)
 
-    def series(self, job_id: str, read: ReadEvents, names: Sequence[str], points: int) -> RunSeries:
+    def series(
+        self, job_id: str, read: ReadEvents, names: Sequence[str], points: int, *, first_step: int = 0
+    ) -> RunSeries:
         """Return metrics of a run.
 
         Args:
@@ -98,6 +101,7 @@ class RunReader:
             read: Reads its events.
             names: The metrics; a `*` stands for anything. All if empty.
             points: About how many points of each.
+            first_step: Only this step and later ones.
         """
         run = self._up_to_now(job_id, read)
         with run.lock:
@@ -106,6 +110,7 @@ class RunReader:
             if names:
                 wanted = list(dict.fromkeys(one for name in names for one in _named(name, known)))
             order = np.argsort(np.array(run.steps), kind="stable").tolist()
+            order = [row for row in order if run.steps[row] >= first_step]
             return RunSeries(
                 last_seq=run.last_seq,
                 newest_step=max(run.steps, default=0),
@@ -122,7 +127,7 @@ class RunReader:
             found = list(run.alarms.values())
             if lost:
                 found.append(_failed_episodes(lost, int(sum(count for count in failed if count > 0))))
-            return found
+            return [*found, *idle_alarms(run.steps, run.columns), *entropy_alarms(run.steps, run.columns)]
 
     def _up_to_now(self, job_id: str, read: ReadEvents) -> _Run:
         with self._lock:

@@ -20,6 +20,8 @@ CHANGES = {
     ("POST", "/v1/jobs/{job_id}/pause"),
     ("POST", "/v1/jobs/{job_id}/resume"),
     ("POST", "/v1/jobs/{job_id}/update"),
+    ("POST", "/v1/jobs/{job_id}/crossplay"),
+    ("POST", "/v1/jobs/{job_id}/episodes/{episode_id}/branch"),
     ("POST", "/v1/jobs/{job_id}/episodes/lease"),
     ("POST", "/v1/jobs/{job_id}/episodes/submit"),
     ("PUT", "/v1/data/chunks/{sha256}"),

@@ -66,6 +66,14 @@ def test_keeps_extremes_of_long_series():
     assert {9.0, -9.0} <= set(found.values)
 
 
+def test_finds_metrics_by_pattern_from_a_step_on():
+    log = Log(*(step(number, 0.5, **{"env/won": 1.0, "env/x/won": 2.0, "env": 3.0}) for number in (1, 2, 3)))
+    found = RunReader().series("job-1", log, ["env/*", "loss", "never", "env/*won"], 100, first_step=2)
+    assert [one.name for one in found.series] == ["env/won", "env/x/won", "loss"]
+    assert values(found, "env/won") == {2: 1.0, 3: 1.0}
+    assert "reward_mean" in found.names
+
+
 def test_gathers_warnings_by_name_and_counts_failures():
     warnings = [WarningEvent(name="cut", message=f"m{i}", step=i) for i in (1, 2, 2)]
     repeated = WarningEvent(name="cut", message="again", step=2, repeated=True)

@@ -36,5 +36,8 @@ export const ADVICE = {
   completions_cut: "Raise sampling.max_turn_tokens, or reward shorter answers.",
   equal_rewards: "The task is solved, or too hard, or its reward too coarse.",
   evaluation_overlap: "Evaluate on a part that is held out.",
+  idle: "Play more episodes at once (groups_per_step, executor=\"process\"), make the environment faster, or keep the client connected.",
+  entropy_falls: "Lower the learning rate, add an entropy bonus or a KL penalty, or stop at an earlier checkpoint.",
+  collapse_entropy: "Lower the learning rate, add an entropy bonus or a KL penalty, or stop at an earlier checkpoint.",
   tokens_not_sampled: "The certificate names the episodes.",
 };

@@ -2,11 +2,14 @@
 
 import { get, job, post } from "./api.js";
 import { Chart } from "./chart.js";
+import { checkpointTable } from "./checkpoints.js";
 import { canAct, confirmed, h, replace, scroll, toast } from "./dom.js";
-import { FINAL, bytes, clock, duration, number, whole, words } from "./format.js";
+import { FINAL, clock, duration, number, whole, words } from "./format.js";
+import { NAMES, STEPS, gantt } from "./gantt.js";
 import { follow } from "./live.js";
 import { ADVICE, ALWAYS, CHARTS, namesOf } from "./metrics.js";
 import { progress, state } from "./overview.js";
+import { steeringForm } from "./steering.js";
 
 // Only what is drawn at once: a long run has a hundred metrics.
 const seriesOf = (jobId, names) => job(jobId, `/series?${new URLSearchParams(names.map((name) => ["name", name]))}`);
@@ -74,9 +77,14 @@ export async function show(main, jobId) {
   }
 
   const charts = await drawCharts(jobId, series, (step) => current.spec.environment && location.assign(`${path}/episodes?from=${step}&to=${step}`));
-  replace(main, heading, alarms, charts.element, lists);
+  const phases = h("section", { "aria-label": "Time of the newest steps" });
+  replace(main, heading, alarms, phases, charts.element, lists);
   drawHeading();
-  await Promise.all([drawAlarms(), charts.evaluations(), drawLists(lists, current, labels, (changed) => { labels = changed; drawHeading(); })]);
+  const drawPhases = async () => {
+    const newest_ = Math.max(current.step, series.newest_step);
+    replace(phases, newest_ ? gantt((await get(`${seriesOf(jobId, NAMES)}&first_step=${Math.max(0, newest_ - STEPS + 1)}`)).series) : null);
+  };
+  await Promise.all([drawAlarms(), drawPhases(), charts.evaluations(), drawLists(lists, current, labels, (changed) => { labels = changed; drawHeading(); })]);
   if (location.hash === "#alarms") alarms.scrollIntoView();
   if (FINAL.has(current.state)) return;
   const reload = async () => { current = await get(job(jobId)); drawHeading(); };
@@ -157,19 +165,11 @@ async function drawLists(box, current, labels, onlabels) {
   const { checkpoints } = await get(job(current.job_id, "/checkpoints"));
   const { changed } = await get(job(current.job_id, "/settings"));
   replace(box,
-    h("section", { class: "panel" }, h("h2", null, "Checkpoints"), checkpoints.length ? checkpointTable(current.job_id, checkpoints) : h("p", { class: "quiet" }, "None yet.")),
+    h("section", { class: "panel" }, h("h2", null, "Checkpoints"), checkpoints.length ? checkpointTable(current, checkpoints) : h("p", { class: "quiet" }, "None yet.")),
     h("section", { class: "panel" }, h("h2", null, "Settings as they took effect"), settingsTable(current, changed)),
+    canAct() && !FINAL.has(current.state) ? steeringForm(current, (changed) => drawLists(box, changed, labels, onlabels)) : null,
+    certificate(current),
     canAct() ? labelForm(current.job_id, labels, onlabels) : labels.note ? h("section", { class: "panel" }, h("h2", null, "Notes"), h("p", null, labels.note)) : null);
-}
-
-function checkpointTable(jobId, checkpoints) {
-  const file = (point, name) => `/v1/jobs/${encodeURIComponent(jobId)}/checkpoints/${point.step}/files/${encodeURIComponent(name)}${point.agent ? `?agent=${encodeURIComponent(point.agent)}` : ""}`;
-  return scroll("Checkpoints", h("table", null,
-    h("thead", null, h("tr", null, ["Step", "Agent", "Reference", "Files"].map((name) => h("th", { scope: "col" }, name)))),
-    h("tbody", null, [...checkpoints].reverse().map((point) => h("tr", null,
-      h("td", { class: "number" }, whole(point.step)), h("td", null, point.agent || "–"),
-      h("td", { class: "mono" }, `${jobId}${point.agent ? `/${point.agent}` : ""}@${point.policy_version}`),
-      h("td", null, Object.entries(point.files).map(([name, size]) => h("div", { class: "small" }, h("a", { href: file(point, name), download: name }, name), ` ${bytes(size)}`))))))));
 }
 
 export function flat(value, prefix = "") {
@@ -188,6 +188,12 @@ function settingsTable(current, changed) {
       h("li", null, `${change.name}: ${JSON.stringify(change.old)} → ${JSON.stringify(change.new)}, ${one.from_step ? `from step ${one.from_step}` : "from the next step"}`))))] : null,
     h("details", null, h("summary", null, `All settings (${rows.length})`), table(rows)),
   ];
+}
+
+function certificate(current) {
+  const how = h("code", null, `tinkergym jobs certificate ${current.job_id}`);
+  return h("section", { class: "panel" }, h("h2", null, "Certificate"), h("p", null, "What was recorded about this run, signed by the operator's key: ",
+    h("a", { href: job(current.job_id, "/facts"), download: `${current.job_id}.facts.json` }, "signed facts"), "."), h("p", { class: "quiet" }, how, " checks them and writes the certificate, with --bundle with everything that it is about."));
 }
 
 function labelForm(jobId, labels, onlabels) {
