@@ -60,6 +60,7 @@ def filled(path, job_id):
 BODIES = {
     "/v1/jobs/{job_id}/update": {"settings": {"learning_rate": 0.01}},
     "/v1/jobs/{job_id}/labels": {"tags": ["a"]},
+    "/v1/jobs/{job_id}/episodes/{episode_id}/branch": {"turn": 1},
     "/v1/jobs/{job_id}/episodes/lease": {"worker_id": "w", "max_episodes": 1, "wait_seconds": 0},
     "/v1/jobs/{job_id}/episodes/submit": {"worker_id": "w", "results": []},
     "/v1/policies/{policy_id}/calls": {"seq": 1, "call": {"op": "publish"}},
@@ -100,6 +101,8 @@ def test_matches_inventory_with_what_the_clients_know(client):
         ("GET", "/v1/images/{sha256}"),
         ("GET", "/v1/jobs/{job_id}/episodes/rows"),
         ("GET", "/v1/jobs/{job_id}/episodes/{episode_id}"),
+        ("POST", "/v1/jobs/{job_id}/episodes/{episode_id}/branch"),
+        ("POST", "/v1/jobs/{job_id}/crossplay"),
         ("GET", "/v1/jobs/{job_id}/series"),
         ("GET", "/v1/jobs/{job_id}/settings"),
         ("GET", "/v1/jobs/{job_id}/alarms"),
