@@ -8,23 +8,47 @@ import pytest
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import EvaluationEvent, JobState, StepEvent, WarningEvent
 
-pytestmark = [pytest.mark.service, pytest.mark.full("starts a browser")]
+pytestmark = pytest.mark.service
+slow = pytest.mark.full("many pages in a browser")
 
 HIT = "window.hit=1"
-HOSTILE = [
+PAYLOADS = [
     f"<script>{HIT}</script>",
     f'<img src=x onerror="{HIT}">',
-    f'"><svg onload={HIT}>',
-    f"'-{HIT}-'",
-    f"</textarea><script>{HIT}</script>",
-    f"</script><script>{HIT}</script>",
+    f"<svg onload={HIT}>",
+    f"-{HIT}-",
     f"javascript:{HIT}",
-    "{{constructor.constructor('window.hit=1')()}}",
+    f"data:text/html,<script>{HIT}</script>",
+    f"{{{{constructor.constructor('{HIT}')()}}}}",
+    f"${{{HIT}}}",
     f'<a href="javascript:{HIT}" autofocus onfocus={HIT}>x</a>',
     f"<iframe srcdoc='<script>parent.{HIT}</script>'>",
+    f"<details open ontoggle={HIT}>",
+    f"<style>@import 'http://evil.example/x.css';</style><body onload={HIT}>",
+    f"<base href=http://evil.example/><form action=//evil.example><input autofocus onfocus={HIT}>",
     "<link rel=stylesheet href=http://evil.example/x.css><img src=http://evil.example/x.png>",
-    "\u202e\u2066right to left\x00\x1b[31m %s %n ${7*7} `id`",
+    f"<math><mtext></p><style><img src onerror={HIT}></style>",
+    f"<object data=javascript:{HIT}><embed src=javascript:{HIT}>",
+    "\u202e\u2066right to left\x00\x1b[31m %s %n `id`",
+    f"<think><script>{HIT}</script><tool_call><img src=x onerror={HIT}>",
+    f"[image 000000000000]<img src=x onerror={HIT}>",
+    f"__proto__ constructor toString <b onmouseover={HIT}>",
 ]
+BREAKS = [
+    "{}",
+    '"{}',
+    "'>{}",
+    "</script>{}",
+    "</textarea></title>{}",
+    "-->{}",
+    "]]>{}",
+    "`{}`",
+    "\\u003c{}",
+    "&lt;{}",
+]
+BREAKS += ["*/{}", "\\';{}//", "%3C{}", "\n\n{}", "{}\ufffd"]
+HOSTILE = [around.replace("{}", payload) for payload in PAYLOADS for around in BREAKS]
+SEATS = 60
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +111,18 @@ def step(number, text="", **more):
     )
 
 
-def episode(job_id, index, text):
+def seat(text, number=0):
     parts = [
         {"type": "text", "text": text},
         {"type": "tool_call", "id": "1", "name": text[:200], "arguments": text},
         {"type": "tool_result", "id": "1", "text": text},
         {"type": "image", "sha256": "0" * 64},
+    ]
+    views = [
+        {"kind": "board", "title": text[:200], "rows": [text[:60] or "."]},
+        {"kind": "grid", "rows": ["."], "legend": {"<": text[:200]}},
+        {"kind": "map", "places": [text[:200]], "at": 0, "ways": [(0, 0)]},
+        {"kind": "table", "columns": [text[:200]], "rows": [[text[:200]]]},
     ]
     turn = {
         "segment": 0,
@@ -104,11 +134,11 @@ def episode(job_id, index, text):
         "action": f"<think>{text}</think><tool_call>{text}</tool_call>{text}",
         "reward": 1.0,
         "metrics": {text[:90]: 1.0},
+        "view": views[number % len(views)],
     }
-    segment = {"token_ids": [1, 2], "loss_mask": [False, True], "sampling_logprobs": [None, -1.0]}
-    seat = {
-        "agent": text[:90],
-        "segments": [segment],
+    return {
+        "agent": f"{number}{text}"[:90],
+        "segments": [{"token_ids": [1, 2], "loss_mask": [False, True], "sampling_logprobs": [None, -1.0]}],
         "turns": [turn],
         "terminated": True,
         "truncated": False,
@@ -117,8 +147,12 @@ def episode(job_id, index, text):
         "seed": 1,
         "final_observation": text,
     }
+
+
+def episode(job_id, index, *texts):
+    seats = [seat(text, number) for number, text in enumerate(texts)]
     return EpisodeResult.model_validate(
-        {"episode_id": f"{job_id}:1:{index}", "lease_id": "l", "trajectories": [seat]}
+        {"episode_id": f"{job_id}:1:{index}", "lease_id": "l", "trajectories": seats}
     )
 
 
@@ -144,19 +178,50 @@ def hostile_job(gateway, client, spec, text):
     return job_id, lease
 
 
+@slow
 def test_runs_nothing_of_what_hostile_texts_say(chromium, gateway, client, spec):
+    assert len(set(HOSTILE)) == 300
     seen = Seen(chromium, gateway, gateway.keys["ada"])
-    jobs = [hostile_job(gateway, client, spec, text)[0] for text in HOSTILE]
-    seen.open("", f"text={jobs[0]}")
+    jobs = [hostile_job(gateway, client, spec, text)[0] for text in HOSTILE[::10]]
+    job_id, lease = hostile_job(gateway, client, spec, "all of them")
+    service = gateway.store.service()
+    evaluated = {"policy_version": 1, "episodes": 4, "failed_episodes": 0, "mean": 0.5, "overlap": 0.5}
+    for number, text in enumerate(HOSTILE, start=2):
+        evaluation = EvaluationEvent(name=text, step=number, **evaluated)
+        warning = WarningEvent(name=text[:90], message=text, step=number)
+        service.append_events(lease, [warning, step(number, text), evaluation])
+    parts = [HOSTILE[at : at + SEATS] for at in range(0, len(HOSTILE), SEATS)]
+    service.save_episodes(lease, 1, [episode(job_id, at, *some) for at, some in enumerate(parts, start=1)])
+    seen.open("", f"text={job_id}")
     seen.open(f"/compare/{'/'.join(jobs[:6])}", "text=Settings that differ")
-    for job_id in jobs:
-        seen.open(f"/jobs/{job_id}", "text=Settings as they took effect")
-        seen.open(f"/jobs/{job_id}/episodes", ".virtual-row")
-        seen.open(f"/jobs/{job_id}/episodes/{job_id}:1:0", ".turn")
-        seen.open(f"/jobs/{job_id}/group/1/0", ".turn")
+    for one in [job_id, *jobs]:
+        seen.open(f"/jobs/{one}", "text=Settings as they took effect")
+    for one in [job_id, *jobs[::6]]:
+        seen.open(f"/jobs/{one}/episodes", ".virtual-row")
+        seen.open(f"/jobs/{one}/group/1/0", ".turn")
+        seen.open(f"/jobs/{one}/games", "text=Newest matches")
+    for at in range(len(parts) + 1):
+        seen.open(f"/jobs/{job_id}/episodes/{job_id}:1:{at}", ".turn")
     assert seen.wrong == []
 
 
+@slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_has_no_serious_fault_for_readers_with_aids(chromium, gateway, client, spec, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed")
+    job_id, _ = hostile_job(gateway, client, spec, "plain")
+    seen = Seen(chromium, gateway, gateway.keys["ada"], color_scheme=scheme)
+    pages = ("", f"/jobs/{job_id}", f"/jobs/{job_id}/episodes", f"/jobs/{job_id}/episodes/{job_id}:1:0")
+    found = []
+    for path in (*pages, f"/jobs/{job_id}/games", f"/compare/{job_id}", "/usage"):
+        seen.open(path, "h1")
+        seen.page.wait_for_load_state("networkidle")
+        violations = axe.Axe().run(seen.page).response["violations"]
+        found += [(path, one["id"]) for one in violations if one["impact"] in ("serious", "critical")]
+    assert found == []
+
+
+@slow
 def test_grows_with_the_event_log_without_gap_or_double(chromium, gateway, client, spec):
     job_id, lease = hostile_job(gateway, client, spec, "plain")
     service = gateway.store.service()
@@ -196,6 +261,7 @@ def test_pauses_after_a_question_with_a_key_that_may(chromium, gateway, client, 
     assert (acting.wrong, looking.wrong) == ([], [])
 
 
+@slow
 def test_says_in_a_sentence_what_cannot_be_shown(chromium, gateway):
     seen = Seen(chromium, gateway, gateway.keys["ada"])
     for path in ("/jobs/job-never", "/jobs/job-never/episodes/x", "/jobs/job-never/episodes", "/nonsense"):
