@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("tinkergym", "backend")
 
 
+@functools.cache
 def modules() -> list[Path]:
     """Return the modules with behaviour, as paths relative to the project's root."""
     found = (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))

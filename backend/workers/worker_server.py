@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
+import socket
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,40 @@ Sample = Callable[[Sequence[SampleRequest], Deliver, bool], None]
 """Answers each request once through `deliver`; the last argument is `SampleBatch.together`."""
 
 
+class _Server(uvicorn.Server):
+    """Ends immediately if no request is in progress; uvicorn's takes 0.2 s and wakes ten times a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._told = asyncio.Event()
+        self._serving: asyncio.AbstractEventLoop | None = None
+
+    def end(self) -> None:
+        """Stop listening and end requests in progress; called from another thread."""
+        self.should_exit = self.force_exit = True
+        if self._serving is not None:
+            with contextlib.suppress(RuntimeError):  # It has ended.
+                self._serving.call_soon_threadsafe(self._told.set)
+
+    async def main_loop(self) -> None:
+        """Run until told to end."""
+        self._serving = asyncio.get_running_loop()
+        ticks = 0  # of 0.1 s, as uvicorn counts
+        while not await self.on_tick(ticks):
+            ticks += 10
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._told.wait(), 1.0)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close all connections; a request in progress has a tenth of a second."""
+        for server in (*self.servers, *(sockets or ())):
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        if self.server_state.tasks:
+            await asyncio.wait(self.server_state.tasks, timeout=0.1)
+
+
 class WorkerServer:
     """Serves handlers from a thread until closed."""
 
@@ -66,15 +101,14 @@ class WorkerServer:
             timeout_keep_alive=300,
             log_config=None,
         )
-        self._server = uvicorn.Server(config)
+        self._server = _Server(config)
         self._listener, self.url = worker_url.listen(url)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop listening and end requests in progress."""
-        self._server.should_exit = True
-        self._server.force_exit = True
+        self._server.end()
         self._thread.join(timeout=5.0)
         worker_url.remove(self.url)
 

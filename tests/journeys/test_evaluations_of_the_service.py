@@ -49,7 +49,9 @@ def test_evaluates_on_the_service_from_the_command_line(client):
     [
         ("nowhere/Env-v0", {}, UnknownEnvironmentError),
         (AFAR, {"how": "raises"}, InvalidEnvironmentError),
-        (AFAR, {"how": "dies"}, InternalServiceError),
+        pytest.param(
+            AFAR, {"how": "dies"}, InternalServiceError, marks=pytest.mark.full("starts one more process")
+        ),
     ],
 )
 def test_says_with_its_type_what_service_cannot_play(client, environment, kwargs, kind):

@@ -2,8 +2,11 @@
 
 import pytest
 
+from tests.backend.lab import Lab
+from tests.backend.watched_jobs import Fickle
 from tinkergym.algorithms import GRPO
 from tinkergym.errors import InvalidRequestError
+from tinkergym.registration.environments import register, unregister
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import JobState
 from tinkergym.trajectory.trajectory import StopReason
@@ -11,25 +14,35 @@ from tinkergym.trajectory.trajectory import StopReason
 ALGORITHM = GRPO(group_size=3, groups_per_step=2, learning_rate=1e-2)
 
 
+@pytest.fixture(scope="module")
+def played(warm_site):
+    """The episodes of a step, and what is learned from them; for all tests of the file."""
+    register("test/Fickle-v0", Fickle)
+    lab = Lab(warm_site)
+    job_id = lab.start(steps=1, algorithm=ALGORITHM)
+    results = lab.play(lab.lease(job_id))
+    lab.tenant.request_cancel(job_id)
+    ordered = sorted(results, key=lambda result: _index(result.episode_id))
+    # Returns that differ within each group, whatever was sampled.
+    episodes = [_earning(result.trajectory, float(i % 3)) for i, result in enumerate(ordered)]
+    learned, _ = Table(lab, episodes).weights()
+    lab.leave()
+    unregister("test/Fickle-v0")
+    return episodes, learned
+
+
 @pytest.fixture
-def table(lab):
-    return Table(lab)
+def table(lab, played):
+    return Table(lab, *played)
 
 
 class Table:
-    """Plays a step's episodes once, and hands them in to as many jobs as are to be compared."""
+    """Hands in a step's episodes to as many jobs as are to be compared."""
 
-    def __init__(self, lab):
-        self.lab = lab
-        self.results = self._play()
-
-    def _play(self):
-        job_id = self.lab.start(steps=1, algorithm=ALGORITHM)
-        results = self.lab.play(self.lab.lease(job_id))
-        self.lab.tenant.request_cancel(job_id)
-        ordered = sorted(results, key=lambda result: _index(result.episode_id))
-        # Returns that differ within each group, whatever was sampled.
-        return [_earning(result.trajectory, float(i % 3)) for i, result in enumerate(ordered)]
+    def __init__(self, lab, results, learned=""):
+        self.lab, self.results = lab, results
+        self.learned = learned
+        """The weights after a step on the episodes as they are."""
 
     def weights(self, change=lambda index, trajectory: trajectory, *, twice=False, restart=False):
         """The weights after one step on these episodes, each changed by `change`, and the step's event."""
@@ -86,9 +99,8 @@ def _failed(trajectory, reward=0.0):
 @pytest.mark.parametrize("restart", [False, True], ids=["same worker", "after its death"])
 def test_counts_once_an_episode_handed_in_twice(table, restart):
     """Fails when a result is stored whatever is there already, so that the repetition's is learned from."""
-    once, _ = table.weights()
     again, event = table.weights(twice=True, restart=restart)
-    assert again == once
+    assert again == table.learned
     assert event.episodes == 6
 
 
@@ -98,7 +110,7 @@ def test_compares_group_without_failed_episode_instead_of_counting_0(table):
         table.weights(lambda i, t, reward=reward: _failed(t, reward) if i == 1 else t)
         for reward in (0.0, -100.0)
     ]
-    assert dropped[0][0] == dropped[1][0] != table.weights()[0]
+    assert dropped[0][0] == dropped[1][0] != table.learned
     assert dropped[0][1].failed_episodes == 1
     assert dropped[0][1].metrics["broken_groups"] == 0
 
@@ -127,7 +139,6 @@ def test_counts_group_left_with_one_episode_and_teaches_nothing(table):
 )
 def test_counts_cut_episode_as_its_return_says(table, reason):
     """Fails when a cut episode is taken for a failed one, or its return for 0."""
-    whole, _ = table.weights()
     cut, event = table.weights(
         lambda i, t: (
             t
@@ -135,7 +146,7 @@ def test_counts_cut_episode_as_its_return_says(table, reason):
             else t.model_copy(update={"terminated": False, "truncated": True, "stop_reason": reason})
         )
     )
-    assert cut == whole
+    assert cut == table.learned
     assert event.failed_episodes == 0
     assert event.stop_reasons[reason] == 3
 

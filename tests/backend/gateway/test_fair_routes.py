@@ -99,7 +99,7 @@ def test_refuses_an_overdue_route():
 def test_refuses_requests_of_a_hanging_disk_and_blocks_no_others(gateway, monkeypatch, owner, method, ask):
     go_on = threading.Event()
     monkeypatch.setattr(owner, method, lambda *_: go_on.wait(60))
-    monkeypatch.setattr(gateway.app.state.route_threads, "_seconds", 0.1)
+    monkeypatch.setattr(gateway.app.state.route_threads, "_seconds", 0.03)
     verb, path, body = ask
     try:
         with gateway.client() as client:

@@ -192,6 +192,7 @@ def test_gives_one_key_half_of_the_connections_and_serves_others(gateway, client
             assert bob.get("/v1/jobs").status_code == 200
 
 
+@pytest.mark.full("waits until eight large bodies are late")
 def test_keeps_body_room_of_a_key_however_its_header_reads(gateway):
     limits = gateway.config.limits
     most = limits.bodies_bytes // 2 // limits.body_bytes

@@ -73,6 +73,7 @@ def test_resumes_with_bits_of_an_unbroken_job_including_value_head(lab, adapter)
         np.testing.assert_array_equal(values, right[name])
 
 
+@pytest.mark.full("loads a value head as a resumed job does")
 def test_continues_with_policy_and_value_head_of_another_job(lab):
     settings = {**BANDIT, "steps": 2, "algorithm": PPO(groups_per_step=8)}
     first = lab.start(**settings)

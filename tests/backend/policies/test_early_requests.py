@@ -71,7 +71,9 @@ def test_fails_requests_by_name_if_version_never_comes():
     assert answer.error.type == "PolicyVersionGoneError"
 
 
-@pytest.mark.parametrize("rollout", ["server", "client"])
+@pytest.mark.parametrize(
+    "rollout", [pytest.param("server", marks=pytest.mark.full("leases as a client does")), "client"]
+)
 def test_leases_episodes_during_update_and_samples_them_by_its_version(lab, learner, rollout, monkeypatch):
     job_id = in_the_second_update(lab, learner, rollout=rollout)
     requests = lab.lease(job_id)
@@ -103,7 +105,10 @@ def test_leases_episodes_during_update_and_samples_them_by_its_version(lab, lear
     "settings",
     [
         {"share": 0.02, "rollout": "script"},
-        {"share": 0.02, "rollout": "server", "deterministic": True},
+        pytest.param(
+            {"share": 0.02, "rollout": "server", "deterministic": True},
+            marks=pytest.mark.full("waits for its episodes as a script's job does"),
+        ),
         # As if an update took a good part of the time that an episode has.
         {"share": 0.0, "rollout": "server"},
     ],

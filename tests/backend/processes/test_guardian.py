@@ -16,6 +16,7 @@ pytestmark = pytest.mark.service
 _PATIENCE_SECONDS = 120.0
 
 
+@pytest.mark.full("starts a service to kill it")
 def test_leaves_nothing_behind_when_it_is_killed_either(serving):
     served = serving(ignores_signals=True)
     served.scheduler_is_up()

@@ -179,7 +179,7 @@ def test_lets_exactly_one_of_several_processes_claim_a_job(url, store, spec):
             stdout=subprocess.PIPE,
             text=True,
         )
-        for number in range(4)
+        for number in range(2)
     ]
     for claim in claims:
         assert claim.stdout.readline() == "ready\n"
@@ -192,7 +192,7 @@ def test_lets_exactly_one_of_several_processes_claim_a_job(url, store, spec):
         results.append(sorted(claim.stdout.readline() for claim in claims))
     for claim in claims:
         claim.communicate()
-    assert results == [["got\n", "late\n", "late\n", "late\n"]] * ROUNDS
+    assert results == [["got\n", "late\n"]] * ROUNDS
 
 
 WORKERS = st.sampled_from(["w1", "w2", "w3"])

@@ -138,7 +138,11 @@ def test_starts_group_equal_and_ends_it_equal_by_the_script(expected):
     assert len(next(iter(expected.values())).turns) > 1
 
 
-@pytest.mark.parametrize("executor", [InlineExecutor(), ProcessExecutor(2)], ids=["inline", "process"])
+@pytest.mark.parametrize(
+    "executor",
+    [InlineExecutor(), pytest.param(ProcessExecutor(2), marks=pytest.mark.full("starts processes"))],
+    ids=["inline", "process"],
+)
 def test_plays_here_and_in_separate_processes(expected, executor):
     assert here(executor) == expected
 

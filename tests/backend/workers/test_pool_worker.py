@@ -25,6 +25,8 @@ from tinkergym.schema.ids import SeatRef
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.schema.structured import Regex
 
+MORE = pytest.mark.full("one of several of its kind")
+
 
 def start(tmp_path, model="nano", **settings):
     config = ServiceConfig(data_dir=tmp_path, torch_threads=torch.get_num_threads(), **settings)
@@ -99,8 +101,18 @@ def test_resumes_after_last_finished_step_when_its_pool_was_closed(lab):
     ("refusal", "reason", "error_type"),
     [
         (RankLostError("rank 1 ended with code -9"), "a rank of the learner was lost", "RankLostError"),
-        (OSError(28, "no space left"), "its worker could not take it up", "InternalServiceError"),
-        (UnknownModelError("nano is gone"), "its worker could not take it up", "UnknownModelError"),
+        pytest.param(
+            OSError(28, "no space left"),
+            "its worker could not take it up",
+            "InternalServiceError",
+            marks=MORE,
+        ),
+        pytest.param(
+            UnknownModelError("nano is gone"),
+            "its worker could not take it up",
+            "UnknownModelError",
+            marks=MORE,
+        ),
     ],
 )
 def test_fails_job_in_third_attempt_when_no_learner_starts(lab, monkeypatch, refusal, reason, error_type):
@@ -123,7 +135,9 @@ def test_fails_job_in_third_attempt_when_no_learner_starts(lab, monkeypatch, ref
     assert states[-1].error.type == error_type
 
 
-@pytest.mark.parametrize("broken", [(LockstepGate, "__init__"), (threading.Thread, "start")])
+@pytest.mark.parametrize(
+    "broken", [pytest.param((LockstepGate, "__init__"), marks=MORE), (threading.Thread, "start")]
+)
 def test_offers_next_attempt_a_job_that_could_not_begin(lab, monkeypatch, broken):
     job_id = lab.start_later(deterministic=True)
 
@@ -143,7 +157,7 @@ def test_offers_next_attempt_a_job_that_could_not_begin(lab, monkeypatch, broken
     lab.until(job_id, runs)
 
 
-@pytest.mark.parametrize("cut", [{"top_p": 0.9}, {"top_k": 3}])
+@pytest.mark.parametrize("cut", [{"top_p": 0.9}, pytest.param({"top_k": 3}, marks=MORE)])
 def test_draws_trained_episode_from_the_whole_distribution(lab, cut):
     job_id = lab.start()
     (episode, *_) = lab.lease(job_id)

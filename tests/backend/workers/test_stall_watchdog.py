@@ -114,18 +114,12 @@ def workers(lab, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "seconds", "stop_reason"),
     [
-        *(
-            pytest.param(
-                kind,
-                60.0,
-                "environment_error",
-                marks=pytest.mark.full("ends as `HoldsTheInterpreter` is ended"),
-            )
-            for kind in ("Exits", "Segfaults")
-        ),
+        ("Exits", 60.0, "environment_error"),
+        ("Segfaults", 60.0, "environment_error"),
         ("HoldsTheInterpreter", 4.0, "environment_timeout"),
     ],
 )
+@pytest.mark.full("starts worker after worker; `test_environment_process` has what ends one")
 def test_loses_only_own_episodes_of_environment_that_kills_its_process(
     lab, workers, kind, seconds, stop_reason
 ):

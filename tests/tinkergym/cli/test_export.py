@@ -77,6 +77,7 @@ def test_loads_adapter_in_peft_with_the_same_logprobs(trained, tmp_path):
     assert not names & {"optimizer.safetensors", "value_head.safetensors"}
 
 
+@pytest.mark.full("loads it in a new process; others of this file load what is exported here")
 def test_loads_merged_adapter_in_transformers_with_the_same_logprobs(trained, tmp_path):
     exported = trained.job.export(tmp_path / "out", version=2, merge=True)
     assert not exported.is_adapter

@@ -52,7 +52,14 @@ def registered():
     return SystemPrompt(Asking(), "Short, please.")
 
 
-@pytest.fixture(params=[Countdown, lake, with_tools, "prompts/Registered-v0"])
+@pytest.fixture(
+    params=[
+        Countdown,
+        pytest.param(lake, marks=pytest.mark.full("words of its own, as those of `Countdown`")),
+        with_tools,
+        "prompts/Registered-v0",
+    ]
+)
 def environment(request, register_environment):
     if isinstance(request.param, str):
         register_environment(request.param, registered)

@@ -41,6 +41,13 @@ KINDS = {**EXECUTORS, "process": ProcessExecutor}
 
 
 everywhere = pytest.mark.parametrize("executor", list(EXECUTORS))
+mostly = pytest.mark.parametrize(
+    "executor",
+    [
+        pytest.param(name, marks=[pytest.mark.full("starts processes")] if name == "process" else [])
+        for name in EXECUTORS
+    ],
+)
 
 
 def plans(environment, seeds, *, limits=None, **settings):
@@ -65,7 +72,7 @@ def played(requests, executor, make_env=make_fault, sampler=YES, **settings):
     return {result.episode_id: result.trajectory for result in results}
 
 
-@everywhere
+@mostly
 def test_repeats_episode_by_seed_everywhere_whatever_else_is_played(executor):
     sampler = RandomTokenSampler(RENDERER.vocab_size)
     seeds = [3, 1, 4, 1, 5]
@@ -159,7 +166,7 @@ def test_starts_no_thread_inline():
     assert set(seen) == {before}
 
 
-@everywhere
+@mostly
 def test_never_more_environments_than_there_is_room_for(executor):
     made = []
     place = KINDS[executor](2)
@@ -221,7 +228,7 @@ def test_rejects_executor_without_room():
 
 
 @pytest.mark.usefixtures("end_hangs")
-@everywhere
+@mostly
 def test_leaves_nothing_behind_of_abandoned_episodes(executor):
     # HangsInStep with an even seed is sound; the odd one is under way when the caller turns away.
     seeds = [0] if executor == "inline" else [0, 1]

@@ -147,7 +147,10 @@ def test_loses_all_episodes_where_there_are_no_scores(first, reason, told):
     assert all(told in one.error and not one.completed for one in found)
 
 
-@pytest.mark.parametrize("executor", [ThreadExecutor, lambda: ProcessExecutor(1)])
+@pytest.mark.parametrize(
+    "executor",
+    [ThreadExecutor, pytest.param(lambda: ProcessExecutor(1), marks=pytest.mark.full("starts a process"))],
+)
 def test_loses_alone_one_member_without_a_score(executor):
     found = [one.trajectory for one in played(["some", "b", "c", "d"], plans("failing"), executor())]
     assert [one.completed for one in found] == [True, False, True, True]

@@ -36,7 +36,18 @@ def test_compares_answers_as_mathematics(answer, gold, equal):
     assert math_equal(answer, gold) is equal
 
 
-@pytest.mark.parametrize("piece", ["{", r"\frac{", "(", "$", r"\boxed{", "x+", "\x00", "\\", "^", "\n"])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        r"\frac{",
+        "$",
+        "\x00",
+        *(
+            pytest.param(piece, marks=pytest.mark.full("one hostile formula of ten"))
+            for piece in ("{", "(", r"\boxed{", "x+", "\\", "^", "\n")
+        ),
+    ],
+)
 def test_bounds_hostile_formulas(piece):
     assert math_equal((piece * 10_000)[:10_000], "5", timeout_seconds=0.5) is False
 
