@@ -57,3 +57,17 @@ def pytest_collection():
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item, nextitem):
+    """After each file, set aside what stays: jobs and clients that end look for garbage in the rest.
+
+    Without it, a look takes two seconds in a process that has run a thousand tests.
+    """
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or nextitem.path != item.path:
+            gc.collect()
+            gc.freeze()

@@ -38,7 +38,10 @@ print(gym.make({PACK!r}).reset(seed=1)[0])
     assert "You are" in run(code).stdout
 
 
-@pytest.mark.parametrize(("end", "said"), [("", True), ("job.close()", False)])
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [("", True), pytest.param("job.close()", False, marks=pytest.mark.full("trains in one more process"))],
+)
 def test_says_when_script_ends_before_the_job_it_plays(start_service, end, said):
     start_service(lambda prompt: "1")
     code = f"""

@@ -183,7 +183,9 @@ def prompt(number: int, length: int = 40) -> list[int]:
     return [3 + (number * 13 + 7 * index) % 800 for index in range(length)]
 
 
-@pytest.mark.parametrize("limits", [{"most_active": 4}, {"slots": 4}])
+@pytest.mark.parametrize(
+    "limits", [{"most_active": 4}, pytest.param({"slots": 4}, marks=pytest.mark.full("reclaims alike"))]
+)
 def test_reclaims_slots_from_flooding_tenant_without_losing_its_tokens(model, limits):
     steps = Steps(model, **limits)
     for number in range(12):
