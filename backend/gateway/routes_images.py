@@ -11,7 +11,7 @@ from backend.gateway.dependencies import Body, Tenant, body_of, describes
 from backend.gateway.fair_routes import FairRoute
 from backend.gateway.fair_threads import FairThreads
 from backend.gateway.wiring import GatewayParts, parts_of
-from backend.store.images import Images
+from backend.store.images import Check, Images
 from backend.store.store import TenantStore
 from tinkergym.schema.data import ImageKept, ImageNames
 
@@ -29,10 +29,25 @@ async def put_image(request: Request, tenant: Tenant, sha256: Sha256Path, body: 
     return ImageKept(sha256=sha256)
 
 
-def keep_image(parts: GatewayParts, tenant: TenantStore, sha256: str, data: bytes | bytearray) -> None:
-    """Check an image, and store it for this tenant within the service's limits; blocks meanwhile."""
+def keep_image(
+    parts: GatewayParts,
+    tenant: TenantStore,
+    sha256: str,
+    data: bytes | bytearray,
+    check: Check | None = None,
+) -> None:
+    """Check an image, and store it for this tenant within the service's limits; blocks meanwhile.
+
+    Args:
+        parts: The gateway's.
+        tenant: Whose limits count.
+        sha256: The hash of the file.
+        data: The file.
+        check: Checks it; None decodes it in the child process.
+    """
     limits = parts.config.limits
-    Images(parts.config.images, tenant.images, room=parts.image_room, check=parts.image_check).add(
+    check = check or parts.image_check
+    Images(parts.config.images, tenant.images, room=parts.image_room, check=check).add(
         sha256,
         data,
         most_bytes=limits.image_bytes,

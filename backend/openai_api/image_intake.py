@@ -20,10 +20,9 @@ def image_reader(request: Request, tenant: TenantStore) -> ReadImage:
 
     def read(data: bytes) -> ImageFile:
         sha256 = hashlib.sha256(data).hexdigest()
-        width, height = parts.image_check(
-            data, most_bytes=limits.image_bytes, most_pixels=limits.image_pixels
-        )
-        keep_image(parts, tenant, sha256, data)
-        return alive(sha256) or ImageFile(data, sha256, width, height)
+        # Decoded for its size, also if it is stored already; not once more to be stored.
+        size = parts.image_check(data, most_bytes=limits.image_bytes, most_pixels=limits.image_pixels)
+        keep_image(parts, tenant, sha256, data, check=lambda *_, **__: size)
+        return alive(sha256) or ImageFile(data, sha256, *size)
 
     return read
