@@ -44,7 +44,7 @@ class OutFile:
         self.path, self._n = path, n
         self._parquet = path.suffix == ".parquet"
         self._lines = path.with_name(f"{path.name}.part.jsonl") if self._parquet else path
-        self._about = path.with_name(f"{path.name}.run.json")
+        self._about = _about(path)
         self._settings = json.loads(json.dumps(dict(settings)))
         self._file: IO[bytes] | None = None
         self.done = 0
@@ -65,6 +65,14 @@ class OutFile:
                 self._take_totals(known)
             else:
                 self._open(known)
+
+    @staticmethod
+    def begun_with(path: Path) -> dict[str, Any]:
+        """Return the settings of the run that began a file; empty if they cannot be read."""
+        try:
+            return dict(json.loads(_about(path).read_bytes())["settings"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
 
     def _is_whole(self, known: Mapping[str, Any]) -> bool:
         """Whether the run was finished, and its file is as it was then."""
@@ -219,6 +227,10 @@ class OutFile:
                 hint="free some space and continue with resume (--resume)",
                 field="out",
             ) from error
+
+
+def _about(path: Path) -> Path:
+    return path.with_name(f"{path.name}.run.json")
 
 
 def _line(line: Mapping[str, Any]) -> bytes:

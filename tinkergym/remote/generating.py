@@ -50,11 +50,9 @@ class AnyPolicy(Protocol):
     model: str
     chat_template: str
     template_variables: dict[str, Any]
-    template_date: str
 
-    @property
-    def renderer(self) -> Renderer:
-        """Turns messages into the model's token ids."""
+    def renderer_on(self, day: str | None = None) -> tuple[Renderer, str]:
+        """Return a renderer for prompts that may be rendered on several days, and the date that it writes."""
         ...
 
     @property
@@ -125,10 +123,12 @@ def generate(
     if path.suffix == ".parquet":
         require_parquet()
     version = policy.settled_version()
-    renderer = policy.renderer.with_tools(options.tools)
+    begun = OutFile.begun_with(path) if options.resume else {}
+    renderer, day = policy.renderer_on(begun.get("template_date"))
+    renderer = renderer.with_tools(options.tools)
     read = partial(prompt_rows, data, renderer, ignore=options.ignore, keep=options.keep)
     look_at(list(islice(read(), LOOKED_AT)), source_name(data), options)
-    settings = _settings(policy, version, data, decoding, options)
+    settings = _settings(policy, version, data, decoding, options) | {"template_date": day}
     plan = SamplingPlan(
         run_id=f"generate-{uuid.uuid4().hex[:12]}",
         policy=policy.name,
@@ -174,7 +174,6 @@ def _settings(
         "model": policy.model,
         "chat_template": policy.chat_template and hashlib.sha256(policy.chat_template.encode()).hexdigest(),
         "template_variables": policy.template_variables,
-        "template_date": policy.template_date,
         **decoding.model_dump(mode="json"),
         **{name: getattr(options, name) for name in ("n", "token_ids", "logprobs")},
         **{name: list(getattr(options, name)) for name in ("tools", "keep", "ignore")},

@@ -41,14 +41,15 @@ def inference_job(
     Raises:
         InvalidRequestError: The data cannot be read, or a setting is invalid; nothing was sent.
     """
-    renderer = policy.renderer.with_tools(options.tools)
+    renderer, day = policy.renderer_on()
+    renderer = renderer.with_tools(options.tools)
     draft: dict[str, Any] = {
         "kind": "inference",
         "model": policy.model,
         "policy": policy.reference if PolicyRef.is_meant(policy.name) else "",
         "chat_template": policy.chat_template,
         "template_variables": policy.template_variables,
-        "template_date": policy.template_date,
+        "template_date": day,
         "data": "0" * 64,
         "n": options.n,
         "logprobs": options.logprobs,

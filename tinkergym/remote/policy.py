@@ -7,12 +7,14 @@ import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from datetime import date
 from pathlib import Path
 from typing import Any, Self, Unpack
 
 import numpy as np
 
 from tinkergym.agent.renderer import Renderer
+from tinkergym.agent.template_variables import writes_date
 from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.datasets.rows import DataSource
 from tinkergym.display.html import card
@@ -185,6 +187,18 @@ class Policy:
                 own = bundle.with_settings(self.template_variables, self.template_date)
                 self._renderer = Renderer.from_bundle(own)
             return self._renderer
+
+    def renderer_on(self, day: str | None = None) -> tuple[Renderer, str]:
+        """Return a renderer for prompts that may be rendered on several days, and the date that it writes.
+
+        Args:
+            day: The date of the first day, or empty if none was noted; None is today.
+        """
+        bundle = self._api.renderer(self.model, self.chat_template)
+        if self.template_date or not writes_date(bundle.chat_template) or day == "":
+            return self.renderer, self.template_date
+        day = day or date.today().isoformat()
+        return Renderer.from_bundle(bundle.with_settings(self.template_variables, day)), day
 
     @property
     def connection(self) -> Connection:

@@ -1,6 +1,12 @@
+import asyncio
 import json
+import threading
+from contextlib import asynccontextmanager
 
 import pytest
+
+from backend.gateway.pool_proxy import PoolStream
+from tinkergym.schema.sampling import CompletionPart
 
 pytestmark = pytest.mark.service
 
@@ -62,3 +68,37 @@ def test_streams_texts_of_both_other_routes(api):
     last = found[-1]
     assert (last["type"], last["response"]["status"]) == ("response.completed", "completed")
     assert last["response"]["output"][0]["content"][0]["text"] == "two"
+
+
+def test_ends_the_pools_work_when_a_client_hangs_up(api, service):
+    ended = threading.Event()
+
+    @asynccontextmanager
+    async def endless(_pool, _path, body):
+        wanted = json.loads(body)["requests"][0]
+        part = CompletionPart(
+            request_id=wanted["request_id"],
+            start=0,
+            token_ids=[97] * 40,
+            sampling_logprobs=[0.0] * 40,
+            policy_version=0,
+        )
+
+        async def chunks():
+            yield part.model_dump_json().encode() + b"\n"
+            await asyncio.Event().wait()
+
+        try:
+            yield PoolStream(chunks(), lambda: None)
+        finally:
+            ended.set()
+
+    service.pool.stream = endless
+    try:
+        asked = {"model": "nano", "messages": [{"role": "user", "content": "a"}], "stream": True}
+        with api.stream("POST", "chat/completions", json=asked) as reply:
+            assert next(reply.iter_lines()).startswith("data: ")
+            assert not ended.is_set()
+        assert ended.wait(60)
+    finally:
+        del service.pool.stream

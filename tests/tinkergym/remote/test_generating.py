@@ -1,4 +1,5 @@
 import json
+from datetime import date
 
 import pytest
 
@@ -130,3 +131,24 @@ def test_keeps_what_is_done_when_the_service_refuses(start_service, connect, dat
     service.called = lambda call: None
     assert policy.generate(data, out, keep=["id"], in_flight=4, resume=True).continued_from > 0
     assert out.read_bytes() == whole.read_bytes()
+
+
+DATED = (
+    "{{ strftime_now('%Y-%m-%d') }}{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+)
+
+
+def test_writes_the_date_on_which_the_run_began(start_service, connect, data, tmp_path):
+    service = start_service()
+    out, about = tmp_path / "answers.jsonl", tmp_path / "answers.jsonl.run.json"
+    dated = connect().policy("nano", chat_template=DATED)
+    dated.generate(data, out, max_tokens=9, keep=["id"])
+    whole, begun = out.read_bytes(), json.loads(about.read_text())
+    assert begun["settings"]["template_date"] == date.today().isoformat()
+    # As if it had begun on another day: the prompt that is missing has that day's date, too.
+    begun["settings"]["template_date"] = "2001-02-03"
+    about.write_text(json.dumps({"settings": begun["settings"]}))
+    out.write_bytes(b"".join(whole.splitlines(keepends=True)[:29]))
+    assert dated.generate(data, out, max_tokens=9, keep=["id"], resume=True).completions == 30
+    (last,) = service.sampled[-1]
+    assert dated.renderer.decode(last.prompt_ids).startswith("2001-02-03")
