@@ -211,8 +211,8 @@ class ServiceConfig(Settings):
     """Port to listen on. 0 takes a free one, which is recorded in `local.json`."""
 
     operator_key: Path | None = None
-    """Ed25519 private key (PEM) that signs certificates. By default one is created as `operator.key` in
-    `data_dir`. `tinkergym status` shows the public key."""
+    """Ed25519 private key (PEM) that signs certificates. By default one is created in the database.
+    `tinkergym status` shows the public key."""
 
     database_url: str = ""
     """`sqlite:////absolute/path` or `postgresql://user@host/database`. Empty means `tinkergym.sqlite3` in
@@ -479,7 +479,7 @@ class ServiceConfig(Settings):
 
     @property
     def operator_key_file(self) -> Path:
-        """Where the operator's key is."""
+        """Where the operator's key is, if it is configured or of an earlier version."""
         return self.operator_key or self.data_dir / "operator.key"
 
     @property

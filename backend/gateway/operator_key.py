@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -28,48 +27,51 @@ class OperatorKey:
         """64 hexadecimal digits."""
 
     @classmethod
-    def at(cls, path: Path, *, may_create: bool) -> OperatorKey:
-        """Read the key, or create it at the first start.
+    def at(cls, path: Path) -> OperatorKey:
+        """Read a configured key.
 
         Args:
             path: A PEM file (PKCS 8, not encrypted), readable by its owner only.
-            may_create: Whether to create a missing one.
 
         Raises:
             ConfigError: The file is missing, not such a key, or readable by others.
         """
         try:
-            if may_create and not path.exists():
-                _create(path)
             body, mode = path.read_bytes(), path.stat().st_mode
-            key = load_pem_private_key(body, password=None)
-        except (OSError, ValueError, TypeError) as error:
+        except OSError as error:
             raise _refused(path, f"cannot be read: {error}") from error
-        if not isinstance(key, Ed25519PrivateKey):
-            raise _refused(path, "is not an Ed25519 key")
         if mode & 0o077:
             raise _refused(path, f"can be read by other users (mode {stat.S_IMODE(mode):o})")
-        return cls(key)
+        return cls(_read(body, path))
+
+    @classmethod
+    def of_service(cls, keep: Callable[[str, str], str], before: Path) -> OperatorKey:
+        """Return the key that all gateways of the service share; the first one that starts makes it.
+
+        Args:
+            keep: Stores a secret by its name unless there is one; returns the stored one.
+            before: Where earlier versions stored it; it is adopted.
+
+        Raises:
+            ConfigError: The file is there and cannot be used.
+        """
+        made = cls.at(before)._key if before.exists() else Ed25519PrivateKey.generate()
+        body = made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+        return cls(_read(keep("operator_key", body).encode(), before))
 
     def signature_of(self, facts: RunFacts) -> Signature:
         """Sign facts."""
         return Signature(public_key=self.public, signature=self._key.sign(signed_bytes(facts)).hex())
 
 
-def _create(path: Path) -> None:
-    body = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    draft = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+def _read(body: bytes, path: Path) -> Ed25519PrivateKey:
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(draft, path)
-    except FileExistsError:  # Another gateway was faster; both use its key.
-        pass
-    finally:
-        draft.unlink()
+        key = load_pem_private_key(body, password=None)
+    except (ValueError, TypeError) as error:
+        raise _refused(path, f"cannot be read: {error}") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise _refused(path, "is not an Ed25519 key")
+    return key
 
 
 def _refused(path: Path, why: str) -> ConfigError:

@@ -127,12 +127,14 @@ class GatewayParts:
 
     @cached_property
     def operator_key(self) -> OperatorKey:
-        """The key that signs certificates; created at the first start.
+        """The key that signs certificates: a configured one, or the service's own in the database.
 
         Raises:
             ConfigError: The configured one cannot be used.
         """
-        return OperatorKey.at(self.config.operator_key_file, may_create=self.config.operator_key is None)
+        if self.config.operator_key is not None:
+            return OperatorKey.at(self.config.operator_key)
+        return OperatorKey.of_service(self.store.service().keep_secret, self.config.operator_key_file)
 
     @cached_property
     def renderers(self) -> RendererCache:

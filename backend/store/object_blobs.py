@@ -22,6 +22,9 @@ from tinkergym.errors import MissingExtraError, StorageFullError, TinkerGymError
 _PART_BYTES = 16 * 2**20
 """Of a streamed upload or download; s3fs holds a few of them in memory."""
 
+_OF_UNKNOWN_SIZE = 10.0
+"""So many times longer may it take to read a blob whose size would cost another call."""
+
 _S3 = {
     "use_listings_cache": False,
     "config_kwargs": {"connect_timeout": 5, "read_timeout": 30, "retries": {"max_attempts": 2}},
@@ -39,7 +42,7 @@ class ObjectBlobs:
         Args:
             url: Where it is.
             cache: Where folders are read from.
-            answer_seconds: How long a write may take, and a second for each MiB: without this, a server that
+            answer_seconds: How long a call may take, and a second for each MiB: without this, a server that
                 accepts connections and says nothing is waited for forever.
 
         Raises:
@@ -53,10 +56,10 @@ class ObjectBlobs:
     def __reduce__(self) -> tuple[type[ObjectBlobs], tuple[str, FolderCache]]:
         return ObjectBlobs, (self._url, self._cache)
 
-    def _within(self, size: int) -> dict[str, float]:
-        """Return the time limit of a write for file systems that have one."""
+    def _within(self, size: int = 0, *, times: float = 1.0) -> dict[str, float]:
+        """Return the time limit of a call that moves so many bytes, for file systems that have one."""
         asynchronous = getattr(self._fs, "async_impl", False)
-        return {"timeout": self._answer_seconds + size / 2**20} if asynchronous else {}
+        return {"timeout": times * self._answer_seconds + size / 2**20} if asynchronous else {}
 
     def below(self, key: str) -> ObjectBlobs:
         """See `Blobs`."""
@@ -74,7 +77,7 @@ class ObjectBlobs:
     def get(self, key: str) -> bytes:
         """See `Blobs`."""
         with self._answers(key):
-            content: bytes = self._fs.cat_file(self._path(key))
+            content: bytes = self._fs.cat_file(self._path(key), **self._within(times=_OF_UNKNOWN_SIZE))
             return content
 
     def put_file(self, key: str, path: Path) -> None:
@@ -95,7 +98,7 @@ class ObjectBlobs:
         """See `Blobs`."""
         try:
             with self._answers(key):
-                self._fs.info(self._path(key))
+                self._fs.info(self._path(key), **self._within())
         except BlobMissingError:
             return False
         return True
@@ -104,7 +107,7 @@ class ObjectBlobs:
         """See `Blobs`."""
         top = self._path(key)
         with self._answers(key):
-            found = self._fs.find(top, detail=True)
+            found = self._fs.find(top, detail=True, **self._within())
         return [
             BlobInfo(key=path.removeprefix(top).lstrip("/"), bytes=info["size"], written_at=_written_at(info))
             for path, info in sorted(found.items())
@@ -115,7 +118,7 @@ class ObjectBlobs:
         """See `Blobs`."""
         try:
             with self._answers(key):
-                found = self._fs.ls(self._path(key), detail=True)
+                found = self._fs.ls(self._path(key), detail=True, **self._within())
         except BlobMissingError:
             return []
         return sorted(entry["name"].rpartition("/")[2] for entry in found if entry["type"] == "directory")
@@ -124,9 +127,9 @@ class ObjectBlobs:
         """See `Blobs`."""
         top = self._path(key)
         with suppress(BlobMissingError), self._answers(key):
-            found = self._fs.find(top, detail=True, withdirs=True)
+            found = self._fs.find(top, detail=True, withdirs=True, **self._within())
             if found:  # By name, because with `recursive` the file system would list once more.
-                self._fs.rm(sorted({top, *found}))
+                self._fs.rm(sorted({top, *found}), **self._within())
             return sum(info["size"] for info in found.values() if info["type"] == "file")
         return 0
 
@@ -164,7 +167,8 @@ class ObjectBlobs:
 
     def _download(self, key: str, path: Path) -> None:
         with self._answers(key):
-            self._fs.get_file(self._path(key), str(path), chunksize=_PART_BYTES, max_concurrency=1)
+            limit = self._within(self._fs.info(self._path(key), **self._within())["size"] or 0)
+            self._fs.get_file(self._path(key), str(path), chunksize=_PART_BYTES, max_concurrency=1, **limit)
 
     def _path(self, key: str) -> str:
         return "/".join((self._root, *key_parts(key)))

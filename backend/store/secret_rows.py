@@ -1,4 +1,4 @@
-"""Secrets of jobs: tokens of environment servers, keys of judges and of external models.
+"""Secrets of jobs: tokens of environment servers, keys of judges and of external models; one of the service.
 
 A job has the name of a secret, never the secret itself.
 """
@@ -16,6 +16,7 @@ from backend.store.tables import secrets
 
 _GRACE_SECONDS = 120.0
 """A secret is stored before its job; until then no job uses it."""
+_NEVER_OLD = 1e18
 
 
 class SecretRows:
@@ -36,6 +37,13 @@ class SecretRows:
         row = {"sha256": _digest("", name), "value": value, "stored_at": self._clock()}
         with self._db.write() as connection:
             add_row(connection, secrets, {"name": name}, row)
+
+    def keep_secret(self, name: str, value: str) -> str:
+        """Store a secret of the service itself unless there is one of that name; return the stored one."""
+        row = {"sha256": _digest("", name), "value": value, "stored_at": _NEVER_OLD}
+        with self._db.write() as connection:
+            add_row(connection, secrets, {"name": name}, row)
+            return str(connection.scalar(select(secrets.c.value).where(secrets.c.name == name)))
 
     def has_old_secrets(self, now: float) -> bool:
         """Whether there are secrets that may be deleted if no job uses them."""

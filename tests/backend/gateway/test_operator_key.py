@@ -1,6 +1,5 @@
-"""The operator's key: created once, readable by its owner only, and what it signs."""
+"""The operator's key: one for all gateways, or a configured one; and what it signs."""
 
-import stat
 import threading
 
 import pytest
@@ -16,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
 from backend.config import load_config
 from backend.errors import ConfigError
 from backend.gateway.operator_key import OperatorKey
+from backend.store.store import Store
 from tests.tinkergym.certificates.made_run import Run
 from tinkergym.certificates.sealing import certify
 from tinkergym.certificates.signatures import signature_problem
@@ -26,20 +26,19 @@ def pem(key, encryption=None):
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption or NoEncryption())
 
 
-def test_creates_a_key_that_only_its_owner_reads(tmp_path):
-    path = tmp_path / "operator.key"
-    first = OperatorKey.at(path, may_create=True)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert OperatorKey.at(path, may_create=True).public == first.public
-    assert [file.name for file in tmp_path.iterdir()] == ["operator.key"]
+@pytest.fixture
+def service(tmp_path):
+    store = Store.open(f"sqlite:///{tmp_path / 'store.sqlite3'}")
+    yield store.service()
+    store.close()
 
 
-def test_shares_one_key_between_gateways_that_start_together(tmp_path):
+def test_shares_one_key_between_gateways_that_start_together(service, tmp_path):
     found, start = [], threading.Barrier(8)
 
     def begin():
         start.wait()
-        found.append(OperatorKey.at(tmp_path / "operator.key", may_create=True).public)
+        found.append(OperatorKey.of_service(service.keep_secret, tmp_path / "operator.key").public)
 
     threads = [threading.Thread(target=begin) for _ in range(8)]
     for thread in threads:
@@ -48,6 +47,18 @@ def test_shares_one_key_between_gateways_that_start_together(tmp_path):
         thread.join()
     assert len(found) == 8
     assert len(set(found)) == 1
+    # No job uses it, and it is not deleted for that.
+    assert (service.has_old_secrets(1e12), service.delete_secrets([], 1e12)) == (False, 0)
+
+
+def test_adopts_the_key_of_an_earlier_version(service, tmp_path):
+    path = tmp_path / "operator.key"
+    path.write_bytes(pem(Ed25519PrivateKey.generate()))
+    path.chmod(0o600)
+    adopted = OperatorKey.of_service(service.keep_secret, path).public
+    assert adopted == OperatorKey.at(path).public
+    path.unlink()
+    assert OperatorKey.of_service(service.keep_secret, path).public == adopted
 
 
 @pytest.mark.parametrize(
@@ -69,12 +80,12 @@ def test_refuses_a_key_that_cannot_be_used(tmp_path, body, mode):
         path.write_bytes(body)
         path.chmod(mode)
     with pytest.raises(ConfigError) as refused:
-        OperatorKey.at(path, may_create=False)
+        OperatorKey.at(path)
     assert refused.value.field == "operator_key"
 
 
-def test_signs_what_the_holder_of_its_public_key_can_check(tmp_path):
-    key = OperatorKey.at(tmp_path / "operator.key", may_create=True)
+def test_signs_what_the_holder_of_its_public_key_can_check():
+    key = OperatorKey(Ed25519PrivateKey.generate())
     facts = Run().facts
     certificate = certify(SignedFacts(facts=facts, signature=key.signature_of(facts)))
     assert signature_problem(certificate, key.public) == ""
