@@ -3,7 +3,7 @@ PY := .venv/bin/python
 PACKS := $(wildcard envs/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-random durations check lint docs fast faults vllm test-vllm test-extras bench bench-gpu serve nano nano-instruct clean
+.PHONY: help install demo test test-all test-random durations check lint docs fast faults vllm test-vllm test-extras bench bench-gpu soak serve nano nano-instruct clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -54,6 +54,9 @@ test-extras: install  ## run the tests with real trackers, S3, Kubernetes schema
 
 bench: install  ## measure the figures of docs/benchmarks.md and write benchmarks/results/
 	@$(PY) -m benchmarks
+
+soak: install  ## kill every kind of process in turn while a mix of jobs trains, for SECONDS=3600
+	@$(PY) -m benchmarks.soak --seconds $(or $(SECONDS),3600)
 
 bench-gpu: install  ## measure decoding, training and parity of a 0.5 B and a 1.5 B model on a GPU
 	@$(PY) benchmarks/gpu.py; short=$$?; $(PY) -m benchmarks.gpu_engine && $(PY) -m benchmarks.gpu_handover && exit $$short

@@ -51,7 +51,7 @@ def measure() -> list[Figure]:
             begin: multiprocessing.Queue[int] = context.Queue()
             times: multiprocessing.Queue[float] = context.Queue()
             clients = context.Process(
-                target=_http_clients, args=(running.url, running.api_key, "bench", begin, times)
+                target=http_clients, args=(running.url, running.api_key, "bench", begin, times)
             )
             clients.start()
             for run in range(RUNS + 1):
@@ -117,7 +117,8 @@ def _ask_engine(engine: TransformersEngine, run: int) -> float:
     return time.perf_counter() - began
 
 
-def _http_clients(url: str, key: str, model: str, begin: Any, times: Any) -> None:
+def http_clients(url: str, key: str, model: str, begin: Any, times: Any) -> None:
+    """For each number in `begin`, let all clients send their requests; put the seconds into `times`."""
     asyncio.run(_all_runs(url, key, model, begin, times))
 
 

@@ -54,10 +54,10 @@ def measure() -> list[Figure]:
     rounds: list[dict[str, str]] = []
     wrong: list[str] = []
     with service() as running, tg.Client(running.url, running.api_key, patience_seconds=300) as client:
-        clean = _round(running, client, lambda: None, wrong)
+        clean = round_of(running, client, lambda: None, wrong)
         print(clean, flush=True)
         while kills.total() < KILLS:
-            rounds.append(_round(running, client, lambda: _strike(running, drawn, kills), wrong))
+            rounds.append(round_of(running, client, lambda: strike(running, drawn, kills), wrong))
             unequal = [name for name, found in rounds[-1].items() if found != clean[name]]
             print(f"{kills.total()} kills, unequal: {unequal}, wrong: {wrong}", flush=True)
         orphans = running.process.pid
@@ -73,10 +73,12 @@ def measure() -> list[Figure]:
     return [figure]
 
 
-def _strike(running: Service, drawn: random.Random, kills: Counter[str]) -> None:
-    """Wait a random while, and kill one process of the kind that was killed least."""
+def strike(
+    running: Service, drawn: random.Random, kills: Counter[str], ended: Callable[[], bool] | None = None
+) -> None:
+    """Wait a random while, and kill one process of the kind that was killed least, unless all has `ended`."""
     time.sleep(drawn.uniform(_SHORTEST_GAP_SECONDS, _LONGEST_GAP_SECONDS))
-    if kills.total() >= KILLS:
+    if kills.total() >= KILLS if ended is None else ended():
         return
     found: dict[str, list[int]] = {}
     for process in psutil.Process(running.process.pid).children(recursive=True):
@@ -99,7 +101,7 @@ def _strike(running: Service, drawn: random.Random, kills: Counter[str]) -> None
     print(f"killed: {kind}", flush=True)
 
 
-def _round(
+def round_of(
     running: Service, client: tg.Client, strike: Callable[[], None], wrong: list[str]
 ) -> dict[str, str]:
     """Run all jobs, striking meanwhile; return by job the hash of all its versions' weights."""
