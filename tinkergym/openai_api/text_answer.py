@@ -67,6 +67,8 @@ class TextChoices:
         self._wanted, self._id, self._created = wanted, reply_id, created
         self._pieces = [SampledPieces(prompt, wanted.stops) for prompt in self._prompts]
         self._characters = [0] * len(self._pieces)
+        self._echoed = set[int]()
+        """The choices whose prompt was sent."""
         self._version = 0
 
     def whole(self, found: Sequence[Completion]) -> TextReply:
@@ -87,6 +89,7 @@ class TextChoices:
         """Yield the events for some tokens of a choice."""
         self._version = part.policy_version
         text, _, new = self._pieces[index].part(part)
+        text = self._echo(index) + text
         ids = part.token_ids[new]
         if text or (ids and (self._wanted.logprobs is not None or self._wanted.return_token_ids)):
             yield self._reply([self._choice(index, text, part, new)])
@@ -95,7 +98,7 @@ class TextChoices:
         """Yield the last event of a choice."""
         self._version = whole.policy_version
         text, _, new, _ = self._pieces[index].end(whole)
-        choice = self._choice(index, text, whole, new)
+        choice = self._choice(index, self._echo(index) + text, whole, new)
         yield self._reply([choice.model_copy(update=self._closing(index, whole))])
 
     def usage(self) -> TextReply:
@@ -108,10 +111,16 @@ class TextChoices:
         return Usage.of(sum(len(prompt.token_ids) for prompt in prompts), sampled)
 
     def _whole(self, index: int, one: Completion) -> TextChoice:
-        prompt, echo = self._prompts[index], self._wanted.echo
-        before = prompt.renderer.decode(prompt.token_ids) if echo else ""
+        prompt, before = self._prompts[index], self._echo(index)
         choice = self._choice(index, text_of(prompt.renderer, one), one, slice(0, None), before=before)
         return choice.model_copy(update={**self._closing(index, one), "text": before + choice.text})
+
+    def _echo(self, index: int) -> str:
+        """Return the prompt of a choice the first time, if it is wanted."""
+        if not self._wanted.echo or index in self._echoed:
+            return ""
+        self._echoed.add(index)
+        return self._prompts[index].renderer.decode(self._prompts[index].token_ids)
 
     def _closing(self, index: int, one: Completion) -> dict[str, object]:
         """Return what a choice has besides its tokens."""
