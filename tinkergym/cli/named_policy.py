@@ -22,8 +22,8 @@ def named_policy(
 
     Args:
         client: The client of the service.
-        name: `JOB_ID@40`, `JOB_ID/AGENT@best`, `policy-ID`, a name to which a version was promoted (without
-            its canary), or the name of a model.
+        name: `JOB_ID@40`, `JOB_ID/AGENT@best`, `policy-ID`, a name to which a version was promoted, or the
+            name of a model.
         sampling: As for `Job.policy`, or its `template_variables`.
         others: Other names that the command knows, for the error.
 
@@ -34,8 +34,6 @@ def named_policy(
     sampling = dict(sampling)
     variables = sampling.pop("template_variables", {})
     try:
-        served = {one.name: one.policy for one in client.served_names()} if "/" not in name else {}
-        name = served.get(name, name)
         if not PolicyRef.is_meant(name):
             return client.policy(name, template_variables=variables, **sampling)
         job_id, version, agent = client.trained_policy(PolicyRef.parse(name, field=_FIELD))

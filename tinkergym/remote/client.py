@@ -649,8 +649,9 @@ class Client:
 
         Args:
             model: `job-...`, `job-.../AGENT` or `policy-...` for a trained policy, with `@40`, `@step:40`,
-                `@best` or `@latest` for a version; or a model name of the service, a model directory on its
-                machine, or a Hugging Face hub id.
+                `@best` or `@latest` for a version; a name to which a version was promoted, without its
+                canary; or a model name of the service, a model directory on its machine, or a Hugging Face
+                hub id.
             system_prompt: Precedes the first observation, instead of the environment's own. None is the
                 prompt used in training, also for an exported folder (`job.export(..., merge=True)`).
             env: The environment in which you call `act`, as in `train`. Its system prompt is read here,
@@ -698,6 +699,17 @@ class Client:
         try:
             bundle = self._api.renderer(model, template)
         except UnknownModelError as error:
+            served = {one.name: one.policy for one in self.served_names()}
+            if model in served and not template:
+                return self.policy(
+                    served[model],
+                    system_prompt=system_prompt,
+                    env=env,
+                    env_kwargs=env_kwargs,
+                    template_variables=variables,
+                    template_date=template_date,
+                    **decoding,
+                )
             error.hint = f"{error.hint}; client.job(JOB_ID).policy() returns a job's policy".removeprefix(
                 "; "
             )

@@ -69,7 +69,9 @@ def test_serves_the_version_that_a_name_was_promoted_to(chat, api, service, trai
     (listed,) = [one for one in api.get("models").json()["data"] if one["id"] == "support"]
     assert listed == api.get("models/support").json()
     assert (listed["description"], listed["max_model_len"]) == (f"{trained.id}@2", 512)
-    trained._api.remove_name("support")
+    with tg.Client(service.url, service.api_key) as client:
+        assert client.policy("support").reference == f"{trained.id}@2"
+        assert client.remove_name("support") == []
     assert chat(model="support").status_code == 404
 
 

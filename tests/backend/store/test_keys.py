@@ -34,3 +34,19 @@ def test_opens_database_to_its_owner_only(store, tmp_path):
 def test_rejects_revoking_an_unknown_key(store):
     with pytest.raises(NotFoundError):
         store.keys.revoke("key-never")
+
+
+def test_counts_what_gateways_let_pass_of_a_key(store, clock):
+    rate = store.keys.rights_of(store.keys.create("ada", "limited", requests_per_minute=2)).rate
+    take = store.keys.rates.take
+    allowed = [take(rate, unused=0, tokens=0, wanted=True).requests for _ in range(3)]
+    assert allowed == [1, 1, 0]
+    assert take(rate, unused=1, tokens=0, wanted=False).requests == 0
+    assert take(rate, unused=0, tokens=0, wanted=True).requests == 1
+    clock.now += 15
+    refused = take(rate, unused=0, tokens=0, wanted=True)
+    assert (refused.requests, refused.wait_seconds) == (0, 15)
+
+
+def test_limits_nothing_unless_a_key_has_limits(store):
+    assert store.keys.rights_of(store.keys.create("ada", "free")).rate is None
