@@ -1,11 +1,12 @@
 """Sampling through two gateways on PostgreSQL against one gateway on SQLite, with the same model.
 
-`python -m benchmarks.two_gateways`, with PostgreSQL installed. Both services are asked alternately by two
-processes of HTTP clients each: both processes ask the one gateway, or each asks one of the two.
+`python -m benchmarks.two_gateways [--runs N]`, with PostgreSQL installed. Both services are asked alternately
+by two processes of HTTP clients each: both processes ask the one gateway, or each asks one of the two.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import multiprocessing
 import os
@@ -33,6 +34,9 @@ _START_SECONDS = 120.0
 
 def main() -> int:
     """Measure, write the result, and say whether the goal was reached."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.two_gateways", description=__doc__)
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"pairs to measure (default: {RUNS})")
+    runs = min(parser.parse_args().runs, RUNS)
     with ExitStack() as stack:
         one = stack.enter_context(service(timeout_seconds=_START_SECONDS))
         server = PostgresServer()
@@ -49,7 +53,7 @@ def main() -> int:
             "two": stack.enter_context(_Asking([two.url, second], two.api_key)),
         }
         seconds: dict[str, list[float]] = {name: [] for name in sides}
-        for run in range(RUNS + 1):
+        for run in range(runs + 1):
             for name, asking in sides.items():
                 seconds[name].append(asking.ask(run))
     for times in seconds.values():

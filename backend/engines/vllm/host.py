@@ -383,6 +383,7 @@ class Host:
             "stop_strings": [],
             "top_logprobs": 0,
             "prompt_logprobs": False,
+            "stream": False,
             "images": [],
         }
         with self._rooms.join() as room:

@@ -45,6 +45,13 @@ class Silent(AsyncFileSystem):
     _info = _ls = _find = _cat_file = _get_file = _rm = _pipe_file = _never
 
 
+@pytest.fixture(scope="session")
+def loop():
+    """fsspec's thread and its loop, which stay."""
+    return fsspec.asyn.get_loop()
+
+
+@pytest.mark.usefixtures("loop")
 @pytest.mark.parametrize(
     "ask",
     [

@@ -177,6 +177,16 @@ def test_ends_batch_whose_sender_is_gone(play):
     play(deeds)
 
 
+def test_answers_a_canary_by_sampling_a_token(play):
+    async def deeds(host, vllm, said):
+        vllm.gate.set()
+        host.handle({"do": "canary", "id": 9})
+        assert await said.get() == {"id": 9, "alive": True}
+        assert (await vllm.asked.get())[0] == "rcanary"
+
+    play(deeds)
+
+
 def test_never_answers_a_missing_policy_from_the_base_model(play):
     async def deeds(host, vllm, said):
         vllm.gate.set()
