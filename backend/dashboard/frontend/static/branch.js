@@ -3,7 +3,7 @@
 import { get, job, lines } from "./api.js";
 import { content } from "./conversation.js";
 import { h, problem, replace } from "./dom.js";
-import { number, whole, words } from "./format.js";
+import { counted, number, whole, words } from "./format.js";
 import { shown as viewed } from "./views.js";
 
 const total = (seat) => seat.turns.reduce((sum, turn) => sum + turn.reward, seat.early_reward);
@@ -44,7 +44,7 @@ export function branching(jobId, view, seat, turn) {
       const returns = found.map(total);
       const mean = returns.reduce((sum, value) => sum + value, 0) / returns.length;
       replace(heading, h("b", null, `${whole(found.length)} of ${n}: mean return ${number(mean)}`), `, from ${number(Math.min(...returns))} to ${number(Math.max(...returns))}; the episode itself ${number(total(seat))}`);
-      list.append(h("details", null, h("summary", null, `return ${number(total(one))}, ${words(one.stop_reason)}, ${whole(one.turns.length - turn + 1)} turns`), one.turns.slice(turn - 1).map((each, at) => shown(each, at > 0)), ended(one)));
+      list.append(h("details", null, h("summary", null, `return ${number(total(one))}, ${words(one.stop_reason)}, ${counted(one.turns.length - turn + 1, "turn")}`), one.turns.slice(turn - 1).map((each, at) => shown(each, at > 0)), ended(one)));
     });
     if (!found.length && heading.isConnected) heading.remove();
   }

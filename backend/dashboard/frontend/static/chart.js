@@ -227,6 +227,6 @@ export function ticks(low, high, count) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const size = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
   const found = [];
-  for (let value = Math.ceil(low / size) * size; value <= high + size * 1e-9; value += size) found.push(Number(value.toPrecision(12)));
+  for (let value = Math.ceil(low / size) * size; value <= high + size * 1e-9; value += size) found.push(Math.abs(value) < size * 1e-9 ? 0 : Number(value.toPrecision(12)));
   return found;
 }

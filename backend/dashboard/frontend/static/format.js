@@ -38,4 +38,5 @@ export const STATES = {
   queued: "queued", starting: "starting", running: "running", waiting_for_client: "waits for a client",
   paused: "paused", completed: "completed", failed: "failed", cancelled: "cancelled",
 };
+export const counted = (count, what) => `${whole(count)} ${what}${count === 1 ? "" : "s"}`;
 export const words = (name) => name.replaceAll("_", " ");

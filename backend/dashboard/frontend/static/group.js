@@ -3,7 +3,7 @@
 import { get, job } from "./api.js";
 import { content } from "./conversation.js";
 import { h, problem, replace } from "./dom.js";
-import { number, whole, words } from "./format.js";
+import { counted, number, words } from "./format.js";
 
 const MOST = 16;
 
@@ -31,7 +31,7 @@ function seat(one) {
   const pictures = one.segments.flatMap((segment) => segment.images.map((each) => each.sha256));
   const earned = one.turns.reduce((sum, turn) => sum + turn.reward, one.early_reward);
   return h("div", null,
-    h("p", null, h("b", null, number(earned)), ` ${one.agent}, ${words(one.stop_reason)}, ${whole(one.turns.length)} turns`),
+    h("p", null, h("b", null, number(earned)), ` ${one.agent}, ${words(one.stop_reason)}, ${counted(one.turns.length, "turn")}`),
     one.error ? h("pre", { class: "problem" }, one.error) : null,
     one.turns.map((turn) => h("div", { class: "turn" }, h("div", { class: "observation" }, content(turn.observation, pictures)), h("div", { class: "action" }, content(turn.action)),
       h("div", { class: "small quiet" }, `reward ${number(turn.reward)} `, Object.entries(turn.metrics).map(([name, value]) => h("span", { class: "tag" }, `${name} ${number(value)}`))))),

@@ -34,7 +34,7 @@ export async function show(main, jobId) {
     const left = newest.step ? newest.step.seconds_left : last("seconds_left");
     const reward = newest.step ? newest.step.reward_mean : last("reward_mean");
     const facts = [
-      ["Progress", progress(current.step, newest.step?.steps ?? last("steps") ?? current.spec.steps)], ["Reward", number(reward)],
+      ["Progress", progress(current.step, newest.step?.steps ?? last("steps") ?? current.spec.steps)], reward === null || reward === undefined ? null : ["Reward", number(reward)],
       ["Time left", FINAL.has(current.state) ? "–" : duration(left)], ["Used", `${duration(current.used_seconds)}, ${whole(current.used_tokens)} tokens`],
       ["Budget", budget(current.spec.budget)], ["Attempts", String(current.attempt)], ["Model", current.spec.model], ["Created", clock(current.created_at)],
     ];
@@ -48,7 +48,7 @@ export async function show(main, jobId) {
           canAct() ? Object.entries(ACTIONS).filter(([, [, , may]]) => may(current)).map(([name, [label, what]]) =>
             h("button", { type: "button", class: name === "cancel" ? "danger" : "", onclick: () => act(name, label, what) }, label)) : null)),
       h("p", { class: "quiet" }, jobId, current.reason ? ` · ${current.reason}` : "", " ", labels.tags.map((tag) => h("span", { class: "tag" }, tag))),
-      h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value)))));
+      h("dl", { class: "facts" }, facts.filter(Boolean).map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value)))));
   }
 
   async function act(name, label, what) {
