@@ -417,10 +417,9 @@ class ServiceConfig(Settings):
     def _placements_agree(self) -> Self:
         for name in self.models:
             try:
-                if (self.placement_of(name).tensor_parallel or 1) > 1:
-                    raise Refusal(
-                        "placement.tensor_parallel", "above 1 is not built yet", "leave it out"
-                    ).in_validator()
+                if (self.placement_of(name).tensor_parallel or 1) > 1 and self.engine != "vllm":
+                    reason = f"above 1 needs engine=vllm, not engine={self.engine}"
+                    raise Refusal("placement.tensor_parallel", reason, "leave it out").in_validator()
             except ValidationError as error:
                 reason = f"does not agree with placement: {error.errors()[0]['msg']}"
                 raise Refusal(

@@ -117,7 +117,9 @@ def engine_needs(
     )
 
 
-def divides_heads(shape: ModelShape, tensor_parallel: int) -> bool:
-    """Whether an engine can divide the model over that many GPUs."""
+def divides_heads(shape: ModelShape | None, tensor_parallel: int) -> bool:
+    """Whether an engine can divide the model over that many GPUs, as far as its shape is known."""
+    if shape is None:
+        return True
     keys = shape.key_value_heads
     return shape.heads % tensor_parallel == 0 and (keys % tensor_parallel == 0 or tensor_parallel % keys == 0)

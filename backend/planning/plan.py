@@ -68,6 +68,8 @@ def _place(rooms: Rooms, wish: Wish) -> Placed | NotPlaced:
 
 
 def _on_cpus(rooms: Sequence[NodeRoom], wish: Wish) -> Placed | NotPlaced:
+    if not divides_heads(wish.shape, wish.placement.tensor_parallel or 1):
+        return no_heads(wish)
     parts = cpu_parts(rooms, wish)
     return (
         no_processors(wish, rooms) if parts is None else Placed(name=wish.name, model=wish.model, parts=parts)
@@ -98,7 +100,7 @@ def _engine_sizes(rooms: Sequence[NodeRoom], wish: Wish) -> list[int]:
     """Return how many GPUs an engine may have, the fewest first."""
     wished = wish.placement.tensor_parallel
     if wished is not None:
-        return [wished] if wish.shape is None or divides_heads(wish.shape, wished) else []
+        return [wished] if divides_heads(wish.shape, wished) else []
     most = max((len(room.gpus) for room in rooms), default=1)
     most = min(most, wish.placement.gpus or most)
     return [

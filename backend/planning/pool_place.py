@@ -50,11 +50,13 @@ class PoolPlace:
         return tuple(dict.fromkeys(gpu for each in own for gpu in each.gpus))
 
     @property
-    def engine_device(self) -> str:
-        """The device of the first engine in the pool's process, among what that sees."""
-        first = self.engines[0].gpus[:1] if self.engines else ()
-        number = self.gpus.index(first[0]) if first and first[0] in self.gpus else 0
-        return f"cuda:{number}" if number else "cuda"
+    def engine_devices(self) -> tuple[str, ...]:
+        """The devices of the first engine in the pool's process, among what that sees."""
+        own = self.gpus
+        numbers = [own.index(gpu) for gpu in (self.engines[0].gpus if self.engines else ()) if gpu in own]
+        if len(numbers) > 1:
+            return tuple(f"cuda:{number}" for number in numbers)
+        return (f"cuda:{numbers[0]}",) if any(numbers) else ("cuda",)
 
     @property
     def _node_id(self) -> str:

@@ -68,7 +68,7 @@ def wish_of(
         memory_bytes: Of its worker; by default expected from its files.
     """
     placement = config.placement_of(model)
-    if placement.tensor_parallel is None:  # An engine over several GPUs can be planned, but is not built.
+    if placement.tensor_parallel is None and config.engine != "vllm":  # The others have one GPU.
         placement = placement.model_copy(update={"tensor_parallel": 1})
     part = share(config)
     ranks = placement.learner.ranks or 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
@@ -26,7 +27,7 @@ def make_engine(
     name: EngineName,
     model_directory: Path,
     *,
-    device: str,
+    devices: Sequence[str],
     device_lock: AbstractContextManager[object],
     threads: int,
     vllm: VllmSettings,
@@ -41,7 +42,7 @@ def make_engine(
         name: `scripted` draws tokens uniformly without using weights, for trying out the service: the parity
             check stops a job that trains with it.
         model_directory: From `resolve_model`.
-        device: `cpu`, `cuda`, `cuda:1`, ...
+        devices: `cpu`, `cuda`, `cuda:1`, ... Only vLLM divides a model over several.
         device_lock: Held by the transformers engine while it computes; vLLM has a process of its own.
         threads: OpenMP threads of vLLM on a CPU.
         vllm: vLLM's settings.
@@ -57,7 +58,7 @@ def make_engine(
     if name == "vllm":
         return VllmEngine(
             model_directory,
-            device=device,
+            devices=devices,
             threads=threads,
             settings=vllm,
             log=log,
@@ -83,7 +84,7 @@ def make_engine(
         )
     return TransformersEngine(
         model_directory,
-        device=device,
+        device=devices[0],
         dtype=getattr(torch, dtype),
         device_lock=device_lock,
         images=images,

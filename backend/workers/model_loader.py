@@ -67,7 +67,7 @@ class ModelLoader:
         """How many engines the model has; the first is in the pool's process."""
         gpus = self._placement.gpus
         if place is None:
-            self._device = device_of(gpus, ranks=self.ranks)
+            self._device = device_of(gpus, ranks=max(self.ranks, self._placement.tensor_parallel or 1))
         else:  # The others are for other processes.
             self._device = device_of(len(place.gpus) or gpus, ranks=1)
         self._images = SharedImages(EveryImage(config.images, store.image_owners))
@@ -142,7 +142,7 @@ class ModelLoader:
         return make_engine(
             config.engine,
             folder,
-            device=self._place.engine_device if self._device == "cuda" else self._device,
+            devices=self._engine_devices,
             device_lock=self._device_lock,
             threads=config.torch_threads,
             vllm=self._vllm(),
@@ -151,6 +151,15 @@ class ModelLoader:
             images=self._images,
             cache_bytes=self._cache_bytes,
         )
+
+    @property
+    def _engine_devices(self) -> tuple[str, ...]:
+        if self._device == "cuda" and self._place.engines:
+            return self._place.engine_devices
+        ranks = self._placement.tensor_parallel or 1
+        if self._device == "cuda" and ranks > 1:
+            return tuple(f"cuda:{number}" for number in range(ranks))
+        return (self._device,) * ranks
 
     @property
     def _cache_bytes(self) -> int | None:

@@ -49,7 +49,7 @@ class VllmEngine:
         self,
         model_directory: Path,
         *,
-        device: str = "cpu",
+        devices: Sequence[str] = ("cpu",),
         threads: int = 1,
         settings: VllmSettings | None = None,
         log: Path | None = None,
@@ -61,8 +61,8 @@ class VllmEngine:
 
         Args:
             model_directory: As `resolve_model` returns it.
-            device: `cpu`, `cuda`, `cuda:1`, ...
-            threads: OpenMP threads of vLLM on a CPU.
+            devices: `cpu`, `cuda`, `cuda:1`, ... Several divide the model between them (tensor parallel).
+            threads: OpenMP threads of vLLM on a CPU, divided between its devices.
             settings: The operator's settings.
             log: File for the output of vLLM's processes; None keeps it only while the engine lives.
             host: The command that starts the vLLM process, without its last argument.
@@ -76,8 +76,8 @@ class VllmEngine:
         if host == HOST:
             require_vllm()
         settings = settings or VllmSettings()
-        place = torch.device(device)
-        refuse_device_weights(settings, place)
+        place, device = torch.device(devices[0]), devices[0]
+        refuse_device_weights(settings, place, ranks=len(devices))
         self._facts: ModelFacts = read_model_facts(model_directory)
         self._shapes = model_shapes(model_directory)
         self._folder = private_folder(self._facts.parameters * 4)
@@ -88,17 +88,24 @@ class VllmEngine:
         self._lock = threading.Lock()
         log_file = log or self._folder / "vllm.log"
         # Of two threads that process images on a CPU, one mostly waits for the other (0.32.0).
-        threads = threads if seen is None else 1
+        threads = max(1, threads // len(devices)) if seen is None else 1
         length = self._facts.context_length
         self._process = KeptProcess(
             lambda scratch: VllmProcess(
-                host, log=log_file, environment=process_environment(scratch, device, threads)
+                host, log=log_file, environment=process_environment(scratch, devices, threads)
             ),
             lock=self._lock,
             settings=settings,
             model=self._facts.directory,
             arguments=engine_arguments(
-                settings, model_directory, length, device, dtype, shapes=self._shapes, sees=bool(seen)
+                settings,
+                model_directory,
+                length,
+                device,
+                dtype,
+                shapes=self._shapes,
+                sees=bool(seen),
+                ranks=len(devices),
             ),
             log_file=log_file,
         )

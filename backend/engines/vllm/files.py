@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -16,8 +17,9 @@ from transformers import AutoConfig
 from transformers.core_model_loading import revert_weight_conversion
 
 from backend.catalog.models import EXPERT
-from backend.compute.weights import AdapterWeights, FullWeights, PolicyWeights
+from backend.compute.weights import AdapterWeights, FullWeights, PolicyWeights, weights_sha256
 from backend.compute.whole_model import model_class
+from backend.engines.vllm.shared_weights import open_weights
 
 _ADAPTER = "adapter_model.safetensors"
 _SHARED_EXPERT = re.compile(r"shared\w*\.")
@@ -62,6 +64,17 @@ def read_adapter(folder: Path) -> dict[str, Tensor]:
     """Read the tensors of an adapter."""
     tensors: dict[str, Tensor] = load_file(folder / _ADAPTER)
     return tensors
+
+
+def hash_of_what_is_read(policy: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of the weights that a message of the engine hands over, as this process reads them.
+
+    Args:
+        policy: From `PolicyVersion.message`: with `shared` of full weights, or the `path` of an adapter.
+    """
+    shared = "shared" in policy
+    tensors = open_weights(policy["shared"]) if shared else read_adapter(Path(policy["path"]))
+    return weights_sha256(FullWeights(tensors=tensors))
 
 
 def names_to_load(weights: FullWeights, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:

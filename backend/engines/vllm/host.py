@@ -28,10 +28,8 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from backend.compute.weights import FullWeights, weights_sha256
 from backend.engines.vllm.collected import Collected
-from backend.engines.vllm.files import read_adapter
-from backend.engines.vllm.shared_weights import open_weights
+from backend.engines.vllm.files import hash_of_what_is_read
 from backend.engines.vllm.weight_turns import Rooms
 from backend.processes.children import die_with_parent
 
@@ -64,11 +62,17 @@ class Host:
     """Processes messages with vLLM."""
 
     def __init__(
-        self, engine: AsyncLLM, send: Callable[[Message], None], *, model_directory: Path, sees: bool = False
+        self,
+        engine: AsyncLLM,
+        send: Callable[[Message], None],
+        *,
+        model_directory: Path,
+        sees: bool = False,
+        ranks: int = 1,
     ) -> None:
         self._engine = engine
         self._images = _images_of(engine) if sees else None
-        self._send = send
+        self._send, self._ranks = send, ranks
         self._model_directory = model_directory
         self._adapters: dict[int, LoRARequest] = {}
         self._full: dict[int, Message] = {}
@@ -281,7 +285,16 @@ class Host:
             self._adapters[key] = request
         # piece that is being released.
         async with self._hashing:
-            return {"sha256": await asyncio.to_thread(_hash_of_what_vllm_reads, message)}
+            return {"sha256": await self._hash(message)}
+
+    async def _hash(self, policy: Message) -> str:
+        if self._ranks == 1:
+            return await asyncio.to_thread(hash_of_what_is_read, policy)
+        found: list[str] = await self._engine.collective_rpc("tinkergym_sha256", args=(policy,))
+        for rank, sha256 in enumerate(found):
+            if sha256 != found[0]:
+                raise RuntimeError(f"rank {rank} of {len(found)} read other weights than rank 0")
+        return found[0]
 
     def _knows(self, request: Message) -> bool:
         """Return whether the request's policy is loaded; it then stays until `_used`."""
@@ -414,12 +427,6 @@ def _images_of(engine: AsyncLLM) -> Any:
     return HostImages(engine)
 
 
-def _hash_of_what_vllm_reads(message: Message) -> str:
-    shared = "shared" in message
-    tensors = open_weights(message["shared"]) if shared else read_adapter(Path(message["path"]))
-    return weights_sha256(FullWeights(tensors=tensors))
-
-
 async def serve(connection: socket.socket) -> None:
     """Start vLLM as the first message asks, and process the others until the socket closes."""
     reader, writer = await asyncio.open_connection(sock=connection, limit=_LONGEST_LINE)
@@ -430,7 +437,13 @@ async def serve(connection: socket.socket) -> None:
     first = json.loads(await reader.readline())
     engine = AsyncLLM.from_engine_args(_engine_args(first["settings"]))
     settings = first["settings"]
-    host = Host(engine, send, model_directory=Path(settings["model"]), sees="limit_mm_per_prompt" in settings)
+    host = Host(
+        engine,
+        send,
+        model_directory=Path(settings["model"]),
+        sees="limit_mm_per_prompt" in settings,
+        ranks=settings["tensor_parallel_size"],
+    )
     watching = asyncio.ensure_future(host.watch())
     await host.prepare(first["policies"])
     send({"ready": True})
@@ -440,6 +453,7 @@ async def serve(connection: socket.socket) -> None:
 
 
 def _engine_args(settings: Message) -> AsyncEngineArgs:
+    executor = "InProcessExecutor" if settings["tensor_parallel_size"] == 1 else "RanksExecutor"
     return AsyncEngineArgs(
         **settings,
         trust_remote_code=False,
@@ -449,7 +463,7 @@ def _engine_args(settings: Message) -> AsyncEngineArgs:
         logprobs_mode="processed_logprobs",
         disable_log_stats=True,
         worker_extension_cls=f"{_WORKER}.WorkerExtension",
-        distributed_executor_backend=f"{_WORKER}.InProcessExecutor",
+        distributed_executor_backend=f"{_WORKER}.{executor}",
     )
 
 

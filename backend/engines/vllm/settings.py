@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +34,7 @@ def engine_arguments(
     *,
     shapes: Mapping[str, tuple[int, ...]],
     sees: bool = False,
+    ranks: int = 1,
 ) -> dict[str, Any]:
     """Return vLLM's engine arguments as JSON.
 
@@ -45,6 +46,7 @@ def engine_arguments(
         dtype: Type of weights and cache.
         shapes: The result of `model_shapes`.
         sees: Whether prompts contain images.
+        ranks: Devices that divide the model between them.
     """
     memory: dict[str, Any] = (
         {"kv_cache_memory_bytes": settings.cache_bytes, "block_size": 32}
@@ -60,6 +62,7 @@ def engine_arguments(
         # This backend accepts stop token ids; with fallback another would be tried for what it refuses.
         "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
         "dtype": dtype,
+        "tensor_parallel_size": ranks,
         # Compiling needs Triton, which vLLM's CPU build lacks.
         "enforce_eager": device == "cpu" or settings.enforce_eager,
         "max_model_len": context_length,
@@ -90,9 +93,9 @@ def _of_images(context_length: int) -> dict[str, Any]:
     }
 
 
-def process_environment(folder: Path, device: str, threads: int) -> dict[str, str]:
+def process_environment(folder: Path, devices: Sequence[str], threads: int) -> dict[str, str]:
     """Return the environment of vLLM's processes, which put their files into `folder`."""
-    gpu = _visible_gpu(device, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    gpus = _visible_gpus(devices, os.environ.get("CUDA_VISIBLE_DEVICES"))
     return {
         "HF_HUB_OFFLINE": "1",
         # Sockets and other files, which are removed with the folder.
@@ -107,18 +110,19 @@ def process_environment(folder: Path, device: str, threads: int) -> dict[str, st
         # On a CPU it would bind its threads to cores that the learner also uses.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(threads),
-        **({"CUDA_VISIBLE_DEVICES": gpu} if gpu is not None else {}),
+        **({"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {}),
     }
 
 
-def _visible_gpu(device: str, visible: str | None) -> str | None:
-    """Return the `CUDA_VISIBLE_DEVICES` for a process that computes on this device.
+def _visible_gpus(devices: Sequence[str], visible: str | None) -> str | None:
+    """Return the `CUDA_VISIBLE_DEVICES` for processes that compute on these devices.
 
     Args:
-        device: `cpu`, `cuda`, `cuda:1`, ..., among those visible to this process.
+        devices: `cpu`, `cuda`, `cuda:1`, ..., among those visible to this process.
         visible: The variable of this process; None if it is not set.
     """
-    index = device.partition(":")[2]
-    if not index:
+    numbers = [number for device in devices if (number := device.partition(":")[2])]
+    if not numbers:
         return visible
-    return visible.split(",")[int(index)].strip() if visible else index
+    known = visible.split(",") if visible else None
+    return ",".join(known[int(number)].strip() if known else number for number in numbers)

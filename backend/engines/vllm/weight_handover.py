@@ -121,11 +121,16 @@ def not_loaded(made: PolicyVersion, why: str) -> InvalidRequestError:
     )
 
 
-def refuse_device_weights(settings: VllmSettings, device: torch.device) -> None:
-    """Raise InvalidRequestError if full weights were to be shared on a GPU that is not there."""
-    if settings.full_weights == "device" and device.type == "cpu":
+def refuse_device_weights(settings: VllmSettings, device: torch.device, *, ranks: int) -> None:
+    """Raise InvalidRequestError if full weights were to be shared on no GPU, or on several."""
+    if settings.full_weights == "device" and (device.type == "cpu" or ranks > 1):
+        runs = (
+            "on the CPU"
+            if device.type == "cpu"
+            else f"on {ranks} GPUs, and each can open its own memory only"
+        )
         raise InvalidRequestError(
-            "vllm.full_weights=device needs a GPU, but vLLM runs on the CPU",
+            f"vllm.full_weights=device needs one GPU, but vLLM runs {runs}",
             hint="leave vllm.full_weights out",
             field="vllm.full_weights",
         )

@@ -14,9 +14,11 @@ from torch import Tensor
 from vllm.lora.layers.logits_processor import LogitsProcessorWithLoRA
 from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig
 from vllm.model_executor.model_loader.reload.layerwise import _place_kernel_tensors, get_layerwise_info
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from backend.engines.token_sampling import cut_logprobs, draw_tokens
+from backend.engines.vllm.files import hash_of_what_is_read
 from backend.engines.vllm.shared_weights import Opening, open_weights
 from backend.processes.children import die_with_parent
 
@@ -31,7 +33,14 @@ class InProcessExecutor(UniProcExecutor):  # type: ignore[misc]
         # Nothing else tells this process that its parent was killed: it would wait for requests forever.
         die_with_parent()
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-        _leave_experts_alone()
+        super()._init_executor()
+
+
+class RanksExecutor(MultiprocExecutor):  # type: ignore[misc]
+    """Several devices of one machine, each in a process, which ends when this one does."""
+
+    def _init_executor(self) -> None:
+        die_with_parent()
         super()._init_executor()
 
 
@@ -65,6 +74,10 @@ class WorkerExtension:
 
         runner.sampler.topk_topp_sampler.forward = draw
         _score_prompts_without_head_adapters(runner)
+
+    def tinkergym_sha256(self, policy: dict[str, Any]) -> str:
+        """Return the SHA-256 of a policy's weights as this rank reads them."""
+        return hash_of_what_is_read(policy)
 
     def tinkergym_load_weights(self, opening: Opening | None, names: list[str]) -> None:
         """Replace the model's weights by a full policy's, or with None by the base model's."""
@@ -143,3 +156,7 @@ def _repack(model: torch.nn.Module) -> None:
         method, weight = getattr(module, "quant_method", None), getattr(module, "weight", None)
         if "cpu_linear" in vars(module) and method is not None and weight is not None and weight.numel():
             method.process_weights_after_loading(module)
+
+
+# In every process of vLLM, each of which imports this file before it loads the model.
+_leave_experts_alone()

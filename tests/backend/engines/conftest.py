@@ -260,6 +260,18 @@ def vllm_subject() -> Iterator[ModelSubject]:
     engine.close()
 
 
+@pytest.fixture(scope="session")
+def vllm_ranks() -> Iterator[ModelSubject]:
+    """One vLLM whose model two ranks divide between them; its process count is the subject."""
+    pytest.importorskip("vllm", reason="vLLM is not installed: bash scripts/install_vllm.sh")
+    from backend.engines.vllm.engine import VllmEngine
+
+    settings = VllmSettings(adapters_at_once=2)
+    engine = VllmEngine(NANO, devices=("cpu", "cpu"), settings=settings)
+    yield ModelSubject(engine, structures=True)
+    engine.close()
+
+
 @pytest.fixture(
     params=[
         "scripted",

@@ -6,6 +6,8 @@ import pytest
 
 from backend.config import ServiceConfig, load_config
 from backend.errors import ConfigError
+from backend.planning.pool_place import PoolPlace, ProcessPlace
+from backend.scheduler.model_wishes import wish_of
 
 GENERAL = ["placement.learner.ranks=2", "placement.labels.zone=a"]
 
@@ -33,6 +35,7 @@ def test_keeps_placements_in_the_processes_of_the_service():
         (["models.q=3"], "models.q"),
         (["models.q.placement.gpus=1"], "models.q.path"),
         (["models.nano.placement.gpu=1"], "models.nano.placement.gpu"),
+        (["models.nano.placement.tensor_parallel=2"], "placement.tensor_parallel"),
         (["models.nano.placement.tensor_parallel=0"], "models.nano.placement.tensor_parallel"),
         (["placement.learner.divided=often"], "placement.learner.divided"),
         (["placement.gpus=2", "placement.learner.ranks=4"], "placement.learner.ranks"),
@@ -44,3 +47,31 @@ def test_keeps_placements_in_the_processes_of_the_service():
 def test_rejects_impossible_wish_and_names_setting(settings, field):
     with pytest.raises(ConfigError, check=lambda error: error.field == field):
         load_config(None, settings)
+
+
+def test_lets_only_vllm_divide_a_model_over_gpus():
+    settings = ["engine=vllm", "models.nano.placement.tensor_parallel=2"]
+    assert load_config(None, settings).placement_of("nano").tensor_parallel == 2
+    planned = [
+        wish_of(load_config(None, [f"engine={engine}"]), "nano").placement.tensor_parallel
+        for engine in ("vllm", "transformers")
+    ]
+    assert planned == [None, 1]
+
+
+@pytest.mark.parametrize(
+    ("rank", "engine", "devices"),
+    [
+        (["0"], ["0"], ("cuda",)),
+        (["0"], ["1"], ("cuda:1",)),
+        (["0"], ["0", "1"], ("cuda:0", "cuda:1")),
+        (["1"], ["0", "1"], ("cuda:1", "cuda:0")),
+        (["4"], ["2", "3"], ("cuda:1", "cuda:2")),
+    ],
+)
+def test_names_gpus_of_an_engine_as_its_process_does(rank, engine, devices):
+    place = PoolPlace(
+        ranks=(ProcessPlace(bundle=0, gpus=tuple(rank)),),
+        engines=(ProcessPlace(bundle=0, gpus=tuple(engine)),),
+    )
+    assert place.engine_devices == devices

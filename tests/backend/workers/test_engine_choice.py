@@ -12,7 +12,7 @@ def test_draws_by_scripted_engine_no_more_than_context_holds(tmp_path):
     engine = make_engine(
         "scripted",
         Path(PACKAGED_MODELS["nano"]),
-        device="cpu",
+        devices=["cpu"],
         device_lock=threading.Lock(),
         threads=1,
         vllm=VllmSettings(),

@@ -226,7 +226,7 @@ def test_samples_others_while_weights_are_hashed(play, vllm_host, tmp_path, monk
 
     async def deeds(host, vllm, said):
         vllm.gate.set()
-        monkeypatch.setattr(vllm_host, "_hash_of_what_vllm_reads", lambda _: str(hashed.wait(60)))
+        monkeypatch.setattr(vllm_host, "hash_of_what_is_read", lambda _: str(hashed.wait(60)))
         shared = share_in_file({"w": torch.ones(2)}, tmp_path / "weights")
         host.handle({"do": "load", "id": 9, "policy": 3, "name": "full", "shared": shared, "names": ["w"]})
         host.handle({"do": "sample", **request_for(1, 10)})

@@ -71,7 +71,7 @@ def start(tmp_path):
     def make(log=None, device="cpu", **settings):
         engine = VllmEngine(
             NANO,
-            device=device,
+            devices=(device,),
             settings=VllmSettings(**settings),
             log=log,
             host=(sys.executable, str(FAKE), str(tmp_path / "lives")),
@@ -460,20 +460,23 @@ def test_decodes_by_cuda_graphs_unless_the_operator_says_no(device, asked, eager
 
 
 @pytest.mark.parametrize(
-    ("device", "ours", "theirs"),
+    ("devices", "ours", "theirs"),
     [
-        ("cuda", None, None),
-        ("cuda", "2,3", "2,3"),
-        ("cuda:1", None, "1"),
-        ("cuda:1", "2,3", "3"),
-        ("cuda:0", "GPU-4a, GPU-7b", "GPU-4a"),
+        (["cuda"], None, None),
+        (["cuda"], "2,3", "2,3"),
+        (["cuda:1"], None, "1"),
+        (["cuda:1"], "2,3", "3"),
+        (["cuda:0"], "GPU-4a, GPU-7b", "GPU-4a"),
+        (["cuda:1", "cuda:2"], "GPU-4a,GPU-7b,GPU-9c", "GPU-7b,GPU-9c"),
+        (["cuda:2", "cuda:0"], None, "2,0"),
+        (["cpu", "cpu"], None, None),
     ],
 )
-def test_counts_gpu_of_vllm_as_the_services(monkeypatch, tmp_path, device, ours, theirs):
+def test_counts_gpu_of_vllm_as_the_services(monkeypatch, tmp_path, devices, ours, theirs):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if ours is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ours)
-    assert process_environment(tmp_path, device, 1).get("CUDA_VISIBLE_DEVICES") == theirs
+    assert process_environment(tmp_path, devices, 1).get("CUDA_VISIBLE_DEVICES") == theirs
 
 
 @pytest.fixture

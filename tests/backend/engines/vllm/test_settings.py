@@ -57,7 +57,7 @@ def test_shows_processes_the_gpu_that_this_one_means(device, visible, seen, tmp_
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    found = process_environment(tmp_path, device, threads=2)
+    found = process_environment(tmp_path, [device], threads=2)
     assert found.get("CUDA_VISIBLE_DEVICES") == seen
     assert found["OMP_NUM_THREADS"] == "2"
     assert found["TMPDIR"] == str(tmp_path)
