@@ -133,13 +133,15 @@ def completion(request: SampleRequest, answer: Message) -> Completion | SampleFa
 
 def completion_part(request: SampleRequest, part: Message) -> CompletionPart:
     """Return tokens of an unfinished request; its completion is checked."""
+    tops = part.get("top_logprobs")
     return CompletionPart.model_construct(
         request_id=request.request_id,
         start=part["start"],
         token_ids=part["tokens"],
         sampling_logprobs=part["logprobs"],
         policy_version=request.policy_version or 0,
-        top_logprobs=part.get("top_logprobs"),
+        # Pairs were lists on the way here.
+        top_logprobs=None if tops is None else [[(token, value) for token, value in top] for top in tops],
     )
 
 
