@@ -158,7 +158,7 @@ def _named(pattern: str, known: Sequence[str]) -> Sequence[str]:
     """Return the known names that a name, perhaps with `*`, stands for."""
     if "*" not in pattern:
         return [pattern] if pattern in known else []
-    found = re.compile(".+".join(map(re.escape, pattern.split("*"))))
+    found = re.compile(".+".join(map(re.escape, pattern.split("*"))), re.DOTALL)
     return [name for name in known if found.fullmatch(name)]
 
 

@@ -111,7 +111,7 @@ async function drawCharts(jobId, series, onpick) {
   const element = h("section", { class: "charts", "aria-label": "Curves" });
   const drawn = [], used = new Set();
   for (const [title, explanation, patterns, options = {}] of CHARTS) {
-    const names = namesOf(patterns, series.names);
+    const names = namesOf(patterns, series.names).filter((name) => byName.has(name));
     if (!names.length && title !== "Reward") continue;
     const chart = new Chart(title, explanation, { ...options, onpick });
     names.forEach((name) => used.add(name));
