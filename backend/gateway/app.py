@@ -27,7 +27,6 @@ from backend.gateway import (
     routes_served_names,
     routes_service,
     routes_stored_episodes,
-    routes_summaries,
 )
 from backend.gateway.dependencies import document
 from backend.gateway.fair_routes import FairRoute
@@ -112,7 +111,6 @@ def create_app(parts: GatewayParts) -> FastAPI:
     app.state.parts = parts
     app.openapi = partial(document, app)  # type: ignore[method-assign]
     for module in (
-        routes_summaries,  # before the route of any job
         routes_jobs,
         routes_lifecycle,
         routes_data,

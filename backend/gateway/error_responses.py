@@ -62,7 +62,10 @@ async def _ours(request: Request, error: Exception) -> JSONResponse:
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    refusal = Refusal(str(first["loc"][-1]), str(first["msg"]), "see /v1/openapi.json", str(first["type"]))
+    field = [str(part) for part in first["loc"] if isinstance(part, str)][-1]
+    refusal = first.get("ctx", {}).get("refusal") or Refusal(
+        field, str(first["msg"]), "see /v1/openapi.json", str(first["type"])
+    )
     return error_response(refusal.error(), request.url.path)
 
 

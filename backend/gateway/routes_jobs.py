@@ -8,21 +8,21 @@ import logging
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import FileResponse
 from pydantic import Field, ValidationError
 
 from backend.admission.admission import description_too_large, readable
 from backend.config import ServiceConfig
 from backend.errors import BlobsUnavailableError
-from backend.gateway.dependencies import Body, NumberPath, Tenant, aside, describes, json_object
+from backend.gateway.dependencies import Body, NumberPath, Tenant, aside, body_of, describes, json_object
 from backend.gateway.fair_routes import FairRoute, in_turn
 from backend.gateway.fair_threads import FairThreads
 from backend.gateway.visible import shown_to
 from backend.gateway.wiring import parts_of
 from backend.store.blobs import checkpoint_key
 from tinkergym.errors import InvalidRequestError, NotFoundError
-from tinkergym.schema.events import MOST_JOBS_LISTED, CheckpointView, EvaluationEvent
+from tinkergym.schema.events import CheckpointView, EvaluationEvent
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import (
@@ -34,16 +34,11 @@ from tinkergym.schema.jobs.view import (
 )
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.parsing import parse_spec
+from tinkergym.schema.summaries import JobLabels, JobQuery, JobSummaries
 
 _log = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/v1/jobs", route_class=FairRoute)
-
-
-class JobList(WireModel):
-    """A page of jobs, newest first."""
-
-    jobs: list[JobView] = Field(max_length=MOST_JOBS_LISTED)
 
 
 class EvaluationList(WireModel):
@@ -94,15 +89,10 @@ async def create_job(
 
 
 @router.get("")
-def list_jobs(
-    request: Request,
-    tenant: Tenant,
-    limit: Annotated[int, Query(ge=1, le=MOST_JOBS_LISTED)] = 50,
-    before: str = "",
-) -> JobList:
-    """List jobs, newest first, starting after `before`."""
-    shown = shown_to(request, tenant)
-    return JobList(jobs=[shown.job(job) for job in tenant.list_jobs(limit, before)])
+def list_jobs(request: Request, tenant: Tenant, query: Annotated[JobQuery, Query()]) -> JobSummaries:
+    """List jobs in brief, newest first; `before` is the last one of the page before."""
+    shown, found = shown_to(request, tenant), tenant.summaries(query)
+    return found.model_copy(update={"jobs": [shown.summary(one) for one in found.jobs]})
 
 
 @router.get("/{job_id}")
@@ -144,6 +134,21 @@ def list_checkpoints(request: Request, tenant: Tenant, job_id: str) -> Checkpoin
 def list_evaluations(request: Request, tenant: Tenant, job_id: str) -> EvaluationList:
     """List the finished evaluations, in order."""
     return EvaluationList(evaluations=tenant.evaluations(job_id))
+
+
+@router.get("/{job_id}/labels")
+def show_labels(tenant: Tenant, job_id: str) -> JobLabels:
+    """Return the name, tags and note that its owner gave a job."""
+    return tenant.labels(job_id)
+
+
+@router.post("/{job_id}/labels", openapi_extra=describes(JobLabels))
+async def set_labels(
+    tenant: Tenant, job_id: str, labels: Annotated[JobLabels, Depends(body_of(JobLabels))]
+) -> JobLabels:
+    """Replace the name, tags and note of a job, and whether lists leave it out."""
+    await in_turn(tenant.tenant_id, tenant.set_labels, job_id, labels)
+    return labels
 
 
 @router.get("/{job_id}/checkpoints/{step}/files/{name}", response_class=FileResponse)

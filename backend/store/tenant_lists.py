@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from pydantic_core import from_json
-from sqlalchemy import Connection, Row, case, func, select, update
+from sqlalchemy import Connection, Row, case, func, select, true, update
 
 from backend.store.database import Database
-from backend.store.job_rows import BODY, FINAL_STATES
+from backend.store.job_rows import FINAL_STATES
 from backend.store.tables import events, jobs
-from tinkergym.schema.events import JobState, StepEvent, WarningEvent
-from tinkergym.schema.summaries import JobLabels, JobSummary, ModelUsage
+from tinkergym.schema.events import JobState
+from tinkergym.schema.summaries import (
+    MOST_SORTED,
+    JobLabels,
+    JobQuery,
+    JobSummaries,
+    JobSummary,
+    ModelUsage,
+)
 
 _NEWEST_EVENTS = 40
+_ROWS_AT_ONCE = 250
 _STEP, _WARNING = '{"type":"step"', '{"type":"warning"'
 """The beginnings of bodies of events, which have the field `type` first."""
 
@@ -28,18 +38,34 @@ class TenantLists:
     def _own(self, connection: Connection, job_id: str) -> Row[Any]:
         raise NotImplementedError
 
-    def summaries(self, limit: int = 50, before: str = "") -> list[JobSummary]:
-        """Return jobs in brief, newest first; `before` is the last job id of the previous page.
+    def summaries(self, query: JobQuery) -> JobSummaries:
+        """Return jobs in brief.
 
         Raises:
-            NotFoundError: `before` is not a job of this tenant.
+            NotFoundError: `query.before` is not a job of this tenant.
         """
         with self._db.read() as connection:
-            query = select(jobs).where(jobs.c.tenant_id == self.tenant_id)
-            if before:
-                query = query.where(jobs.c.number < self._own(connection, before).number)
-            rows = connection.execute(query.order_by(jobs.c.number.desc()).limit(limit)).all()
-            return [_summary(connection, row) for row in rows]
+            older = None if not query.before else self._own(connection, query.before).number
+            by_age = query.sort == "newest"
+            most = query.limit if by_age else MOST_SORTED
+            numbers = list(islice(self._matching(connection, query, older), most + 1))
+            found = [*_summaries(connection, numbers[:most])]
+        if not by_age:
+            found.sort(key=_ORDERS[query.sort])
+        return JobSummaries(jobs=found[: query.limit], has_older=len(numbers) > min(most, query.limit))
+
+    def _matching(self, connection: Connection, query: JobQuery, older: int | None) -> Iterator[int]:
+        """Yield the numbers of the jobs that a query asks for, newest first."""
+        rows = select(jobs).where(jobs.c.tenant_id == self.tenant_id).order_by(jobs.c.number.desc())
+        if query.state:
+            rows = rows.where(jobs.c.state.in_([one.value for one in query.state]))
+        if query.model:
+            rows = rows.where(jobs.c.model.icontains(query.model, autoescape=True))
+        while page := connection.execute(
+            rows.where(true() if older is None else jobs.c.number < older).limit(_ROWS_AT_ONCE)
+        ).all():
+            yield from (row.number for row in page if _matches(query, row))
+            older = page[-1].number
 
     def usage(self, *, of_all: bool = False) -> list[ModelUsage]:
         """Return what jobs have used, by model; with `of_all` those of every tenant."""
@@ -95,46 +121,86 @@ class TenantLists:
             return [(row.seq, row.time, row.body) for row in connection.execute(query)]
 
 
-def _summary(connection: Connection, row: Row[Any]) -> JobSummary:
-    # Not as a `JobSpec`: checking hundreds takes a second.
+def _matches(query: JobQuery, row: Row[Any]) -> bool:
+    """Whether a job's labels and settings are as asked."""
+    labels = from_json(row.labels)
+    if labels.get("archived") and not query.archived:
+        return False
+    if not (query.search or query.name or query.environment or query.tag):
+        return True
+    spec, tags = from_json(row.spec), labels.get("tags", [])
+    name, environment = _name(spec, labels), _environment(spec)
+    text = " ".join([name, row.job_id, spec.get("kind", ""), row.model, environment, row.state, *tags])
+    return (
+        query.name.casefold() in name.casefold()
+        and query.environment.casefold() in environment.casefold()
+        and set(query.tag) <= set(tags)
+        and all(word in text.casefold() for word in query.search.casefold().split())
+    )
+
+
+def _name(spec: Mapping[str, Any], labels: Mapping[str, Any]) -> str:
+    return str(labels.get("name") or spec.get("name", ""))
+
+
+def _environment(spec: Mapping[str, Any]) -> str:
+    return str((spec.get("environment") or {}).get("id", ""))
+
+
+_ORDERS: dict[str, Callable[[JobSummary], Any]] = {
+    "changed": lambda one: -one.updated_at,
+    "reward": lambda one: math.inf if one.reward_mean is None else -one.reward_mean,
+    "duration": lambda one: -one.used_seconds,
+    "progress": lambda one: -one.step / max(1, one.steps),
+    "name": lambda one: (one.name or one.job_id).casefold(),
+}
+
+
+def _summaries(connection: Connection, numbers: Sequence[int]) -> Iterator[JobSummary]:
+    """Yield jobs in brief, in this order."""
+    of_job = select(events.c.body).where(events.c.job_id == jobs.c.job_id)
+    steps = of_job.where(events.c.body.startswith(_STEP)).order_by(events.c.seq.desc()).limit(1)
+    newest_step = steps.correlate(jobs).scalar_subquery()
+    warned = (
+        select(jobs.c.number, events.c.body)
+        .join(events, (events.c.job_id == jobs.c.job_id) & (events.c.seq > jobs.c.last_seq - _NEWEST_EVENTS))
+        .where(events.c.body.startswith(_WARNING))
+        .order_by(events.c.seq.desc())
+    )
+    for start in range(0, len(numbers), _ROWS_AT_ONCE):
+        some = numbers[start : start + _ROWS_AT_ONCE]
+        warnings: dict[int, dict[str, None]] = {}
+        for number, body in connection.execute(warned.where(jobs.c.number.in_(some))):
+            warnings.setdefault(number, {})[from_json(body)["name"]] = None
+        query = select(jobs, newest_step.label("newest_step")).where(jobs.c.number.in_(some))
+        rows = {row.number: row for row in connection.execute(query)}
+        yield from (_summary(rows[number], list(warnings.get(number, ()))) for number in some)
+
+
+def _summary(row: Row[Any], warnings: list[str]) -> JobSummary:
+    # Not as a `JobSpec` or a `StepEvent`: checking hundreds takes a second.
     spec = from_json(row.spec)
+    newest = None if row.newest_step is None else from_json(row.newest_step)
     labels = JobLabels.model_validate_json(row.labels)
-    newest, warnings = _newest(connection, row)
     return JobSummary(
         job_id=row.job_id,
         name=labels.name or spec.get("name", ""),
         kind=spec.get("kind", ""),
         model=row.model,
-        environment=(spec.get("environment") or {}).get("id", ""),
+        environment=_environment(spec),
         state=JobState(row.state),
         reason=row.reason,
-        error="" if row.error is None else json.loads(row.error).get("message", ""),
+        error="" if row.error is None else from_json(row.error).get("message", ""),
         step=row.step,
-        steps=spec.get("steps", 0) if newest is None else newest.steps,
+        steps=spec.get("steps", 0) if newest is None else newest["steps"],
         created_at=row.created_at,
         updated_at=row.updated_at,
         used_seconds=row.used_seconds,
         used_tokens=row.used_tokens,
         last_seq=row.last_seq,
-        reward_mean=None if newest is None else newest.reward_mean,
-        loss=None if newest is None else newest.loss,
-        seconds_left=None if newest is None or JobState(row.state).final else newest.seconds_left,
+        reward_mean=None if newest is None else newest["reward_mean"],
+        loss=None if newest is None else newest["loss"],
+        seconds_left=None if newest is None or JobState(row.state).final else newest["seconds_left"],
         warnings=warnings,
         labels=labels,
     )
-
-
-def _newest(connection: Connection, row: Row[Any]) -> tuple[StepEvent | None, list[str]]:
-    """Return the newest step, and the names of warnings among the newest events."""
-    query = select(events.c.body).where(events.c.job_id == row.job_id)
-    bodies = connection.scalars(
-        query.where(events.c.seq > row.last_seq - _NEWEST_EVENTS).order_by(events.c.seq.desc())
-    ).all()
-    steps = [body for body in bodies if body.startswith(_STEP)]
-    if not steps and row.step:
-        earlier = query.where(events.c.body.startswith(_STEP)).order_by(events.c.seq.desc()).limit(1)
-        steps = list(connection.scalars(earlier))
-    step = BODY.validate_json(steps[0]) if steps else None
-    warnings = [BODY.validate_json(body) for body in bodies if body.startswith(_WARNING)]
-    names = [one.name for one in warnings if isinstance(one, WarningEvent)]
-    return step if isinstance(step, StepEvent) else None, list(dict.fromkeys(names))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from typer.core import TyperGroup
 
@@ -77,3 +79,17 @@ def complain(error: TinkerGymError, *, as_json: bool = False) -> None:
     err.print(f"error: {where}{error.message}", style="red", markup=False, highlight=False, soft_wrap=True)
     if error.hint:
         err.print(f"  {error.hint}", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_rows(rows: Sequence[Sequence[str]]) -> None:
+    """Print a table, header first, one line per row, however wide: rows are copied and searched.
+
+    A table of rich's would fold what is wider than the terminal, or than 80 columns in a pipe.
+    """
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for number, row in enumerate(rows):
+        line = "  ".join(
+            cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)
+        )
+        style = "table.header" if number == 0 else None
+        out.print(line.rstrip(), style=style, markup=False, highlight=False, soft_wrap=True)

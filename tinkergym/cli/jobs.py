@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.cells import cell_len
 
-from tinkergym.cli.console import out
+from tinkergym.cli.console import out, print_rows
 from tinkergym.cli.following import follow
 from tinkergym.cli.json_output import AsJson, AsJsonLines, emit
 from tinkergym.cli.key_value_settings import parse_settings
 from tinkergym.cli.named_environment import find_environment
 from tinkergym.cli.options import ReportTo
+from tinkergym.display.job_table import job_rows
 from tinkergym.display.progress import TrainingDisplay, update_words
 from tinkergym.remote.client import Client
 from tinkergym.remote.job import how_to_play_on
@@ -24,72 +23,126 @@ app = typer.Typer(
     help="List jobs, follow them, pause, change, cancel and delete them, fetch their checkpoints."
 )
 
-_RECENTLY, _LONG_AGO = "%m-%d %H:%M", "%Y-%m-%d"
+JobId = Annotated[str, typer.Argument(metavar="JOB_ID", help="An id or a name from `tinkergym jobs`.")]
 
-JobId = Annotated[str, typer.Argument(metavar="JOB_ID", help="An id from `tinkergym jobs`.")]
-
-
-Limit = Annotated[int, typer.Option(help="The most jobs to list.", min=1)]
+Limit = Annotated[int, typer.Option(help="The most jobs to list.", min=1, max=MOST_JOBS_LISTED)]
+Search = Annotated[
+    str,
+    typer.Option(
+        "--search", "-s", metavar="WORDS", help="Words in name, id, environment, model, state or tags."
+    ),
+]
+Name = Annotated[str, typer.Option(metavar="TEXT", help="Part of the name.")]
+State = Annotated[list[JobState] | None, typer.Option(help="In this state; repeatable.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="With this tag; repeatable.")]
+EnvironmentPart = Annotated[str, typer.Option("--env", metavar="TEXT", help="Part of the environment's id.")]
+ModelPart = Annotated[str, typer.Option("--model", metavar="TEXT", help="Part of the model's name.")]
+Archived = Annotated[bool, typer.Option("--archived", help="List archived jobs, too.")]
+Sort = Annotated[
+    str, typer.Option(metavar="ORDER", help="newest, changed, reward, duration, progress or name.")
+]
 
 
 @app.callback(invoke_without_command=True)
-def jobs(ctx: typer.Context, limit: Limit = 20, as_json: AsJson = False) -> None:
-    """List your jobs, newest first."""
+def jobs(
+    ctx: typer.Context,
+    *,
+    search: Search = "",
+    name: Name = "",
+    state: State = None,
+    tag: Tags = None,
+    env: EnvironmentPart = "",
+    model: ModelPart = "",
+    archived: Archived = False,
+    sort: Sort = "newest",
+    limit: Limit = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List your jobs with reward, duration and the reason of a failure; search and sort them.
+
+    Example: tinkergym jobs --state failed --env tictactoe --sort reward
+    """
     if ctx.invoked_subcommand is None:
-        list_jobs(limit, as_json)
+        given = {key: value for key, value in ctx.params.items() if key != "as_json"}
+        _list(given | {"state": state or [], "tag": tag or []}, as_json=as_json)
     elif as_json:  # `jobs --json show JOB_ID` is the same as `jobs show JOB_ID --json`.
         ctx.default_map = {ctx.invoked_subcommand: {"as_json": True}}
 
 
 @app.command("list")
-def list_jobs(limit: Limit = 20, as_json: AsJson = False) -> None:
-    """List your jobs, newest first; the same as `tinkergym jobs`."""
+def list_jobs(
+    ctx: typer.Context,
+    *,
+    search: Search = "",
+    name: Name = "",
+    state: State = None,
+    tag: Tags = None,
+    env: EnvironmentPart = "",
+    model: ModelPart = "",
+    archived: Archived = False,
+    sort: Sort = "newest",
+    limit: Limit = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List your jobs; the same as `tinkergym jobs`."""
+    given = {key: value for key, value in ctx.params.items() if key != "as_json"}
+    _list(given | {"state": state or [], "tag": tag or []}, as_json=as_json)
+
+
+def _list(given: dict[str, Any], *, as_json: bool) -> None:
+    filters = {"environment" if key == "env" else key: value for key, value in given.items()}
     with Client() as client:
-        views = client.jobs(limit=limit)
-        # Do not request one more: this may already be the most that the service lists.
-        has_older = bool(views) and bool(client.jobs(limit=1, before=views[-1].job_id))
+        found = client.jobs(**filters)
     if as_json:
-        emit({"jobs": views, "has_older": has_older})
+        emit({"jobs": found, "has_older": found.has_older})
         return
-    if not views:
-        out.print("no jobs yet; start one with: tinkergym train board/TicTacToeVs-v0 --steps 60")
+    if not found:
+        chosen = any(value for key, value in filters.items() if key not in ("limit", "sort"))
+        none = "no jobs yet; start one with: tinkergym train board/TicTacToeVs-v0 --steps 60"
+        out.print("no job matches; `tinkergym jobs` lists all" if chosen else none, soft_wrap=True)
         return
-    # So that a line of usual length fits into 80 columns.
-    a_while_ago = datetime.datetime.now().astimezone() - datetime.timedelta(days=180)
-    named = any(view.spec.name for view in views)
-    rows = [["job", "state", "step", "environment", "model", "started", *(["name"] if named else [])]]
-    for view in views:
-        started = datetime.datetime.fromtimestamp(view.created_at).astimezone()
-        rows.append(
-            [
-                view.job_id,
-                str(view.state),
-                "-" if view.spec.by_calls else f"{view.step}/{view.spec.steps}",
-                view.spec.played.played_in if view.spec.played else view.spec.kind,
-                view.spec.model,
-                f"{started:{_RECENTLY if started > a_while_ago else _LONG_AGO}}",
-                *([" ".join(view.spec.name.split())] if named else []),
-            ]
-        )
-    _print_rows(rows)
-    if has_older:
+    print_rows(job_rows(found))
+    if found.has_older:
+        limit = filters["limit"]
         command = f"tinkergym jobs --limit {min(2 * limit, MOST_JOBS_LISTED)}"
-        how = command if limit < MOST_JOBS_LISTED else f"client.jobs(before={views[-1].job_id!r}) in a script"
+        how = command if limit < MOST_JOBS_LISTED else f"client.jobs(before={found[-1].job_id!r}) in a script"
         out.print(f"older ones: {how}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _print_rows(rows: list[list[str]]) -> None:
-    """Print a table of one line per row, however wide: rows are there to be copied and searched.
+@app.command()
+def label(
+    job_id: JobId,
+    *,
+    name: Annotated[str | None, typer.Option(help="A new name.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Add this tag; repeatable.")] = None,
+    remove_tag: Annotated[list[str] | None, typer.Option(help="Remove this tag; repeatable.")] = None,
+    note: Annotated[str | None, typer.Option(help="Any text.")] = None,
+    archive: Annotated[
+        bool | None, typer.Option("--archive/--restore", help="Whether lists leave the job out.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Name, tag or archive a job, of any kind and in any state.
 
-    A table of rich's would fold what is wider than the terminal, or than 80 columns in a pipe.
+    Example: tinkergym jobs label job-0123456789abcdef --name "lower rate" --tag sweep
     """
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    for number, row in enumerate(rows):
-        line = "  ".join(
-            cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)
-        )
-        style = "table.header" if number == 0 else None
-        out.print(line.rstrip(), style=style, markup=False, highlight=False, soft_wrap=True)
+    with Client() as client:
+        job = client.job(job_id)
+        tags = [
+            one for one in dict.fromkeys([*job.label().tags, *(tag or [])]) if one not in (remove_tag or [])
+        ]
+        labels = job.label(name=name, tags=tags, note=note, archived=archive)
+    if as_json:
+        emit(labels)
+        return
+    shown = [
+        labels.name,
+        *(f"[{one}]" for one in labels.tags),
+        labels.note,
+        "archived" if labels.archived else "",
+    ]
+    words = " ".join(filter(None, shown)) or "no labels"
+    out.print(f"{job.id}: {words}", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()

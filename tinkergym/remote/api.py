@@ -21,12 +21,12 @@ from tinkergym.schema.certificate import SignedFacts
 from tinkergym.schema.data import DataManifest, DataView
 from tinkergym.schema.evaluation import BranchRequest, EvaluationLine, EvaluationRequest
 from tinkergym.schema.events import CheckpointView, EvaluationEvent
-from tinkergym.schema.ids import PolicyRef
+from tinkergym.schema.ids import PolicyRef, is_job_id
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.training_spec import TrainingSpec
 from tinkergym.schema.jobs.view import CLIENT_PACKS_HEADER, DeletedJob, InstalledPack, JobView
 from tinkergym.schema.served_names import Promotion, ServedName, ServedNames
-from tinkergym.schema.summaries import EpisodeView
+from tinkergym.schema.summaries import Alarm, EpisodeView, JobLabels, JobQuery, JobSummaries, RunSeries
 from tinkergym.schema.updates import UpdateRequest
 from tinkergym.schema.views import (
     EnvironmentView,
@@ -85,10 +85,28 @@ class Api:
         """Return one job."""
         return self._get(JobView, _job_path(job_id))
 
-    def jobs(self, *, limit: int = 50, before: str = "") -> list[JobView]:
-        """List jobs, newest first, starting after `before`."""
-        params = {"limit": str(limit)} | ({"before": before} if before else {})
-        return self._list(JobView, "/v1/jobs", "jobs", params)
+    def jobs(self, query: JobQuery | None = None) -> JobSummaries:
+        """List jobs in brief."""
+        params = {} if query is None else query.model_dump(mode="json", exclude_defaults=True)
+        return self._get(JobSummaries, "/v1/jobs", params)
+
+    def labels(self, job_id: str) -> JobLabels:
+        """Return the name, tags and note that its owner gave a job."""
+        return self._get(JobLabels, f"{_job_path(job_id)}/labels")
+
+    def set_labels(self, job_id: str, labels: JobLabels) -> JobLabels:
+        """Replace the name, tags and note of a job, and whether lists leave it out."""
+        body = labels.model_dump_json().encode()
+        return _read(JobLabels, self.connection.call("POST", f"{_job_path(job_id)}/labels", body=body))
+
+    def series(self, job_id: str, names: Sequence[str] = (), *, points: int = 400) -> RunSeries:
+        """Return metrics of a run's train steps, each thinned to about `points`; those named, or all."""
+        params = {"name": list(names), "points": str(points)}
+        return self._get(RunSeries, f"{_job_path(job_id)}/series", params)
+
+    def alarms(self, job_id: str) -> list[Alarm]:
+        """Return what deserves a look in a run, the gravest first."""
+        return self._list(Alarm, f"{_job_path(job_id)}/alarms", "alarms")
 
     def find_policy(self, reference: str) -> PolicyView:
         """Resolve a reference to its policy, its version, and the stored versions."""
@@ -104,7 +122,7 @@ class Api:
             NotFoundError: There is no such policy, or the version is not stored.
         """
         ref = reference
-        if ref.owner.startswith("job-") and (ref.is_newest or ref.version is not None):
+        if is_job_id(ref.owner) and (ref.is_newest or ref.version is not None):
             return ref.owner, ref.version, ref.agent
         if ref.version is not None:  # It may never have been saved.
             found = self.find_policy(ref.whose)
@@ -268,7 +286,7 @@ class Api:
                     yield b"".join(rest)
                     rest = [line]
 
-    def _get(self, view: type[View], path: str, params: Mapping[str, str] | None = None) -> View:
+    def _get(self, view: type[View], path: str, params: Mapping[str, Any] | None = None) -> View:
         return _read(view, self.connection.call("GET", path, params=params))
 
     def _list(

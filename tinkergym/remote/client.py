@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -12,6 +13,7 @@ from tinkergym.algorithms import GRPO
 from tinkergym.datasets.marked_tokens import Answers
 from tinkergym.datasets.prepare import Overlong
 from tinkergym.datasets.rows import DataSource
+from tinkergym.display.job_table import JobTable
 from tinkergym.errors import (
     InvalidRequestError,
     ServiceUnreachableError,
@@ -53,7 +55,7 @@ from tinkergym.rollout.local_environment import (
 from tinkergym.schema.algorithms import PolicyGradient
 from tinkergym.schema.chat_templates import day_fault, variables_fault
 from tinkergym.schema.decoding import Decoding, SeededOptions
-from tinkergym.schema.ids import PolicyRef
+from tinkergym.schema.ids import PolicyRef, is_job_id
 from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.parts import Adapter, Budget, LoRA
@@ -63,17 +65,20 @@ from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.training_spec import TrainingSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.names import REMOTE_ID
-from tinkergym.schema.parsing import parse_spec, refuse_recorded
+from tinkergym.schema.parsing import parse, parse_spec, refuse_recorded
 from tinkergym.schema.preference_losses import PreferenceLoss
 from tinkergym.schema.refusals import Refusal
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.schema.served_names import ServedName
+from tinkergym.schema.summaries import JobOrder, JobQuery
 from tinkergym.schema.version import __version__
 from tinkergym.schema.versions import require_same_version
 from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, PolicyView, TrainedWith
 from tinkergym.tasks.pinned import named_hash
 
 MOST_EPISODES_AT_ONCE = 256
+_MOST_EARLIER = 8
+"""Jobs of the same kind and model that an estimate without a trial looks at."""
 FIRST_PATIENCE_SECONDS = 1.0
 """A wrong address should fail soon; after the first response, the service may be away for longer."""
 
@@ -485,8 +490,12 @@ class Client:
 
     def known_estimate(self, spec: JobSpec) -> Estimate | None:
         """Estimate a job from your newest earlier job of its kind and size; None if there is none."""
-        earlier = [view for view in self.jobs(limit=50) if not view.spec.name.startswith("probe")]
-        return estimate_from_earlier(spec, earlier)
+        alike = (
+            self._api.job(one.job_id)
+            for one in self.jobs(model=spec.model, archived=True)
+            if one.kind == spec.kind and one.step and not one.name.startswith("probe")
+        )
+        return estimate_from_earlier(spec, islice(alike, _MOST_EARLIER))
 
     def create_policy(
         self,
@@ -553,7 +562,7 @@ class Client:
         A job whose episodes are played in the client gets a new worker in this process.
 
         Args:
-            job_id: From `Job.id` or `tinkergym jobs`.
+            job_id: From `Job.id` or `tinkergym jobs`, or the job's name as in `job`.
             env: The environment's class or function, if the job was started with one; or a list. For a job on
                 a dataset, those of its evaluations; without it they are not played here.
             report_to: Trackers that receive the steps they do not have yet, as in `Job.report_to`.
@@ -566,7 +575,7 @@ class Client:
         return self._attached(job_id, env).report_to(*callbacks)
 
     def _attached(self, job_id: str, env: EnvSources | Sequence[EnvSource] | None) -> Job:
-        view = self._api.job(job_id)
+        view = self._api.job(self._job_id(job_id))
         spec = view.spec
         played = spec.played
         if spec.played_by == "client" and not played:
@@ -586,8 +595,29 @@ class Client:
         return Job(self._api, view) if view.state.final else self._play_here(view, make_env)
 
     def job(self, job_id: str) -> Job:
-        """Look at a job without playing its episodes."""
-        return Job(self._api, self._api.job(job_id))
+        """Look at a job without playing its episodes.
+
+        Args:
+            job_id: The id, or the job's name if no other job has it.
+
+        Raises:
+            NotFoundError: You have no such job.
+            InvalidRequestError: Several of your jobs have this name; the error lists their ids.
+        """
+        return Job(self._api, self._api.job(self._job_id(job_id)))
+
+    def _job_id(self, named: str) -> str:
+        if not named or is_job_id(named):
+            return named
+        jobs = self._api.jobs(JobQuery(name=named[:200], archived=True)).jobs
+        found = [one.job_id for one in jobs if one.name == named]
+        if len(found) > 1:
+            raise InvalidRequestError(
+                f"{len(found)} of your jobs are named {named!r}: {', '.join(found)}",
+                hint="give the id of one",
+                field="job_id",
+            )
+        return next(iter(found), named)
 
     def find_policy(self, reference: str) -> PolicyView:
         """Resolve a reference: which policy and version it names, and which versions are kept.
@@ -611,15 +641,52 @@ class Client:
         """
         return self._api.trained_policy(reference)
 
-    def jobs(self, *, limit: int = 50, before: str = "") -> list[JobView]:
-        """List jobs, newest first.
+    def jobs(
+        self,
+        search: str = "",
+        *,
+        name: str = "",
+        state: str | Sequence[str] = (),
+        tag: str | Sequence[str] = (),
+        environment: str = "",
+        model: str = "",
+        archived: bool = False,
+        sort: JobOrder = "newest",
+        limit: int = 50,
+        before: str = "",
+    ) -> JobTable:
+        """List jobs in brief, newest first; `client.job(one.job_id).spec` has the settings of one.
 
         Args:
-            limit: The most jobs per page. Pages with long descriptions are shorter; only an empty page is the
-                end.
+            search: Words that must all occur in name, id, kind, model, environment, state or tags.
+            name: Part of the name.
+            state: One of these states: "running", ["failed", "cancelled"].
+            tag: All of these tags, see `Job.label`.
+            environment: Part of the environment's id.
+            model: Part of the base model's name.
+            archived: Include archived jobs.
+            sort: "newest", "changed", "reward", "duration", "progress" or "name".
+            limit: The most jobs. `has_older` of the result says whether there are more.
             before: A job id; the list continues after it.
+
+        Raises:
+            InvalidRequestError: A filter is not one of these.
+            NotFoundError: `before` is not one of your jobs.
         """
-        return self._api.jobs(limit=limit, before=before)
+        wanted = {
+            "search": search,
+            "name": name,
+            "state": [state] if isinstance(state, str) else list(state),
+            "tag": [tag] if isinstance(tag, str) else list(tag),
+            "environment": environment,
+            "model": model,
+            "archived": archived,
+            "sort": sort,
+            "limit": limit,
+            "before": before,
+        }
+        found = self._api.jobs(parse(JobQuery, wanted))
+        return JobTable(found.jobs, has_older=found.has_older)
 
     def models(self) -> list[ModelView]:
         """List the service's models."""

@@ -65,6 +65,7 @@ from tinkergym.schema.names import LOCAL
 from tinkergym.schema.parsing import parse, update_request
 from tinkergym.schema.served_names import Promotion, ServedName, name_fault
 from tinkergym.schema.steering import settings_now
+from tinkergym.schema.summaries import JobLabels
 
 if TYPE_CHECKING:
     from tinkergym.datasets.stored_episodes import StoredEpisode, StoredEpisodes
@@ -373,6 +374,32 @@ class Job:
             raise fault.error()
         reference = chosen_version(self.id, agent, version)
         return self._api.promote(chosen, parse(Promotion, {"policy": reference, "share": share}))
+
+    def label(
+        self,
+        *,
+        name: str | None = None,
+        tags: Sequence[str] | None = None,
+        note: str | None = None,
+        archived: bool | None = None,
+    ) -> JobLabels:
+        """Change what lists show of the job, in any state; return all labels. None keeps a label.
+
+        Args:
+            name: Replaces the name that it was submitted with.
+            tags: All tags; `client.jobs(tag=...)` finds them.
+            note: Any text.
+            archived: Whether lists leave the job out.
+
+        Raises:
+            InvalidRequestError: A text is too long, or there are too many tags.
+        """
+        given = {"name": name, "tags": tags, "note": note, "archived": archived}
+        chosen = {key: value for key, value in given.items() if value is not None}
+        before = self._api.labels(self.id)
+        if not chosen:
+            return before
+        return self._api.set_labels(self.id, parse(JobLabels, before.model_dump() | chosen))
 
     def delete(self) -> int:
         """Delete an ended job with its events, its checkpoints and its policy.

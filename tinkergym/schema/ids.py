@@ -30,6 +30,14 @@ HOW_TO_WRITE_POLICIES = (
 )
 
 
+_JOB = "job-"
+
+
+def is_job_id(text: str) -> bool:
+    """Whether a text is meant as a job's id rather than as its name."""
+    return text.startswith(_JOB)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRef:
     """A policy and one of its versions: `policy-ID`, `job-ID@40`, `job-ID/black@step:40`, `job-ID@best`.

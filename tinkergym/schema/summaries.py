@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
 from tinkergym.schema.certificate import EpisodeFate
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
 from tinkergym.schema.events import MOST_JOBS_LISTED, JobState
 from tinkergym.schema.model import MOST_EPISODES, UserSettings, WireModel
+from tinkergym.schema.refusals import Refusal
 from tinkergym.trajectory.trajectory import MOST_TOKENS
 
 Tag = Annotated[str, Field(min_length=1, max_length=60)]
@@ -56,11 +57,58 @@ class JobSummary(WireModel):
     """Names of the warnings among the newest events."""
     labels: JobLabels = JobLabels()
 
+    def __repr__(self) -> str:
+        # One line per job for lists; `print(one)` shows everything.
+        return f"<JobSummary {self.job_id} {self.state} at step {self.step}/{self.steps}>"
+
+
+JobOrder = Literal["newest", "changed", "reward", "duration", "progress", "name"]
+"""The order of a list: the newest first, the latest change, the highest reward, the longest time with a
+place, the most steps done in proportion, or the alphabet."""
+
+MOST_SORTED = 2000
+"""A list in another order than by age looks at so many of the newest jobs that match."""
+
+_Text = Annotated[str, Field(max_length=200)]
+
+
+class JobQuery(WireModel):
+    """Which jobs a list has, and in which order. Upper and lower case are the same, except in tags."""
+
+    search: _Text = ""
+    """Words that must all occur in the name, the id, the kind, the model, the environment, the state or the
+    tags."""
+    name: _Text = ""
+    """Part of the name."""
+    environment: _Text = ""
+    """Part of the id of the first environment."""
+    model: _Text = ""
+    """Part of the base model's name."""
+    state: list[JobState] = Field([], max_length=20)
+    """One of these."""
+    tag: list[Tag] = Field([], max_length=20)
+    """All of these."""
+    archived: bool = False
+    """Whether archived jobs are listed, too."""
+    sort: JobOrder = "newest"
+    before: _Text = ""
+    """The last job's id of the page before this one, for a list by age."""
+    limit: int = Field(50, ge=1, le=MOST_JOBS_LISTED)
+
+    @model_validator(mode="after")
+    def _pages_by_age(self) -> JobQuery:
+        if self.before and self.sort != "newest":
+            reason = f"a list sorted by {self.sort!r} has one page"
+            raise Refusal("before", reason, "leave it out and raise `limit`").in_validator()
+        return self
+
 
 class JobSummaries(WireModel):
-    """A page of jobs in brief, newest first."""
+    """Jobs in brief."""
 
     jobs: list[JobSummary] = Field(max_length=MOST_JOBS_LISTED)
+    has_older: bool = False
+    """Whether more jobs match than are listed."""
 
 
 class Series(WireModel):

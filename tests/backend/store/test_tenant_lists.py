@@ -1,7 +1,7 @@
 import pytest
 
 from tinkergym.errors import NotFoundError
-from tinkergym.schema.summaries import JobLabels
+from tinkergym.schema.summaries import JobLabels, JobQuery
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def test_keeps_what_the_owner_noted(ada, store, job_id):
     assert ada.labels(job_id) == JobLabels()
     ada.set_labels(job_id, JobLabels(name="first", tags=["a"]))
     assert ada.labels(job_id).tags == ["a"]
-    assert [one.name for one in ada.summaries()] == ["first"]
+    assert [one.name for one in ada.summaries(JobQuery()).jobs] == ["first"]
     for call in (lambda bob: bob.labels(job_id), lambda bob: bob.set_labels(job_id, JobLabels())):
         with pytest.raises(NotFoundError):
             call(store.tenant("bob"))

@@ -8,18 +8,12 @@ from tinkergym.schema.jobs.parts import Budget
 BOARD = "board/TicTacToeVs-v0"
 
 
-def test_fits_a_job_into_one_line_of_80_columns(run, service, unplayed, monkeypatch):
-    unplayed(steps=9)
-    monkeypatch.setenv("COLUMNS", "65")  # the ids of a real service are 15 longer
-    assert re.search(r"job-1 +running +0/9 +board/TicTacToeVs-v0 +nano +..-.. ..:..", run("jobs").output)
-
-
 def test_keeps_job_on_one_line_however_narrow_the_terminal(run, service, unplayed, monkeypatch):
     long = "a model that plays as well as the best of them, once it has been trained for long enough"
     unplayed(steps=9, name=long)
     monkeypatch.setenv("COLUMNS", "20")
     header, line = run("jobs").output.splitlines()
-    assert re.search(rf"^job-1 +running +0/9 +{BOARD} +nano +..-.. ..:.. +{long}$", line)
+    assert re.search(rf"^job-1 +running +0/9 +- +\S+( s)? +{BOARD} +nano +..-.. ..:.. +{long}$", line)
     assert line.index(BOARD) == header.index("environment")
 
 
@@ -27,7 +21,7 @@ def test_lists_shows_and_cancels_jobs(run, service, unplayed):
     assert "no jobs yet" in run("jobs").output
     unplayed(steps=9, name="first [try]")
     listed = run("jobs").output
-    assert re.search(r"job-1 +running +0/9 +board/TicTacToeVs-v0 +nano .*first \[try\]", listed)
+    assert re.search(r"job-1 +running +0/9 .*board/TicTacToeVs-v0 +nano .*first \[try\]", listed)
     assert '"group_size": 8' in run("jobs", "show", "job-1").output
     assert "will end" in run("jobs", "cancel", "job-1").output
     assert "has ended (cancelled)" in run("jobs", "cancel", "job-1").output

@@ -288,5 +288,7 @@ def test_lists_jobs_newest_first(client):
         client.train(Echo, steps=1, algorithm=SMALL).wait()
     views = client.jobs(limit=2)
     assert [view.job_id for view in views] == ["job-3", "job-2"]
-    assert repr(views) == "[<JobView job-3 completed at step 1/1>, <JobView job-2 completed at step 1/1>]"
+    assert (
+        repr(views) == "[<JobSummary job-3 completed at step 1/1>, <JobSummary job-2 completed at step 1/1>]"
+    )
     assert [view.job_id for view in client.jobs(before="job-2")] == ["job-1"]

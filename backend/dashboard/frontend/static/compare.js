@@ -14,7 +14,7 @@ const AXES = { step: ["step", null], tokens: ["tokens used", "used/tokens"], tim
 export async function show(main, ids) {
   document.title = "Compare · tinkergym";
   const chosen = [...new Set(ids.filter(Boolean))].slice(0, MOST);
-  const { jobs } = await get("/v1/jobs/summaries?limit=500");
+  const { jobs } = await get("/v1/jobs?archived=true&limit=500");
   const address = (some) => `/dashboard/compare/${some.map(encodeURIComponent).join("/")}`;
   const name = (id) => { const one = jobs.find((each) => each.job_id === id); return one?.name || id; };
   const chips = chosen.map((id) => h("span", { class: "tag" }, h("a", { href: `/dashboard/jobs/${encodeURIComponent(id)}` }, name(id)), " ",

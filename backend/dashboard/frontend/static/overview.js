@@ -53,7 +53,7 @@ export async function show(main) {
 
   async function refresh() {
     try {
-      const page = (await get(`/v1/jobs/summaries?limit=${PAGE}`)).jobs;
+      const page = (await get(`/v1/jobs?archived=true&limit=${PAGE}`)).jobs;
       const last = page.at(-1);
       const older = last ? jobs.filter((one) => one.created_at < last.created_at && !page.some((new_) => new_.job_id === one.job_id)) : [];
       if (jobs.length <= page.length) mayHaveMore = page.length === PAGE;
@@ -66,7 +66,7 @@ export async function show(main) {
   }
 
   async function loadOlder() {
-    const page = (await get(`/v1/jobs/summaries?limit=${PAGE}&before=${encodeURIComponent(jobs.at(-1).job_id)}`)).jobs;
+    const page = (await get(`/v1/jobs?archived=true&limit=${PAGE}&before=${encodeURIComponent(jobs.at(-1).job_id)}`)).jobs;
     jobs = [...jobs, ...page];
     mayHaveMore = page.length === PAGE;
     draw();
