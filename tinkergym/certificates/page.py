@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from tinkergym.display.html import curve
+from tinkergym.display.html import curve, document
 from tinkergym.schema.certificate import Certificate, RunFacts
 
 _VERDICTS = {
@@ -15,12 +15,6 @@ _VERDICTS = {
     "fails": ("fails", "#b91c1c"),
     "not_shown": ("not shown", "#8a6d00"),
 }
-_STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}"
-    "table{border-collapse:collapse;margin:.5em 0 1.5em}"
-    "th,td{border:1px solid #ddd;padding:.25em .6em;text-align:left;vertical-align:top}"
-    "th{background:#f6f6f6}code,pre{font-size:13px}pre{overflow:auto;background:#f6f6f6;padding:.8em}"
-)
 _NOT_PROVEN = (
     "`tinkergym verify` shows that the parts of a certificate belong together. Who made it is shown by its "
     "signature, for those who know the operator's public key: `tinkergym verify --key`. To pin when it was "
@@ -53,10 +47,7 @@ def page(certificate: Certificate) -> str:
         _files(certificate),
         f"<p><small>{escape(_NOT_PROVEN)}</small></p>",
     ]
-    return (
-        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{escape(job.job_id)}</title>"
-        f"<style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
-    )
+    return document(job.job_id, "".join(parts))
 
 
 def _signer(certificate: Certificate) -> str:

@@ -16,7 +16,6 @@ from tinkergym.cli.options import ReportTo
 from tinkergym.display.job_table import job_rows
 from tinkergym.display.progress import TrainingDisplay, update_words
 from tinkergym.remote.client import Client
-from tinkergym.remote.job import how_to_play_on
 from tinkergym.schema.events import MOST_JOBS_LISTED, JobState
 
 app = typer.Typer(
@@ -147,22 +146,64 @@ def label(
 
 @app.command()
 def show(job_id: JobId, as_json: AsJson = False) -> None:
-    """Show a job: its state, the reason, and its complete configuration."""
+    """Show a job: settings, progress, metrics, alarms, checkpoints, and what to type next.
+
+    With --json: its state and its complete configuration.
+    """
     with Client() as client:
-        view = client.job(job_id).view()
+        job = client.job(job_id)
+        if as_json:
+            emit(job.view())
+            return
+        for line in job.overview().lines():
+            out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def compare(
+    job_ids: Annotated[list[str], typer.Argument(metavar="JOB_ID...", help="Two to six ids or names.")],
+    *,
+    metric: Annotated[
+        str, typer.Option(help="The metric to draw. (default: the mean reward, or the loss)")
+    ] = "",
+    png: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the curves as a picture, too.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare jobs: settings that differ, curves on one axis, newest evaluations with their difference.
+
+    Example: tinkergym jobs compare "lower rate" job-0123456789abcdef --png both.png
+    """
+    with Client() as client:
+        found = client.compare(*job_ids)
     if as_json:
-        emit(view)
+        emit(found.to_json())
+    else:
+        for line in found.lines(metric):
+            out.print(line, markup=False, highlight=False, soft_wrap=True)
+    if png is not None:
+        said = found.to_png(png, metric)
+        if not as_json:
+            out.print(said, markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def page(
+    job_id: JobId,
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="A folder, made if it does not exist.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write a run as a web page that opens without a service, runs no script and loads nothing.
+
+    Example: tinkergym jobs page job-0123456789abcdef run
+    """
+    with Client() as client:
+        written = client.job(job_id).page(folder)
+    if as_json:
+        emit({"page": written})
         return
-    out.print(f"{view.job_id}: {view.state}, step {view.step} of {view.spec.steps}", highlight=False)
-    if view.reason:
-        out.print(f"reason: {view.reason}", markup=False, highlight=False, soft_wrap=True)
-    if view.state is JobState.WAITING_FOR_CLIENT:
-        out.print(f"play on: {how_to_play_on(view)}", markup=False, highlight=False, soft_wrap=True)
-    if view.error is not None:
-        out.print(f"error: {view.error.message}", markup=False, highlight=False, soft_wrap=True)
-        if view.error.hint:
-            out.print(f"  {view.error.hint}", markup=False, highlight=False, soft_wrap=True)
-    out.print_json(data=view.model_dump(mode="json", include={"spec", "packs", "client_packs"}))
+    out.print(f"{written}", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()

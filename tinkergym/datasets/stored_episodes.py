@@ -9,8 +9,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from typing import Any, overload
 
+from tinkergym.display.html import card, table
 from tinkergym.display.pandas_tables import frame, with_metrics
 from tinkergym.errors import InvalidRequestError
 from tinkergym.messages import Message, assistant, system, user
@@ -22,6 +24,8 @@ from tinkergym.schema.jobs.seats import Train
 from tinkergym.tasks.sequence import SequenceTasks
 from tinkergym.trajectory.content_parts import Content, TextPart, ToolCallPart, ToolResultPart, content_text
 from tinkergym.trajectory.trajectory import Trajectory
+
+_SHOWN_IN_A_NOTEBOOK = 20
 
 GroupKey = tuple[int, int, str]
 """Step, group within the step, and agent."""
@@ -93,6 +97,23 @@ class StoredEpisode:
         variables = self.trajectory.template_variables
         return {"template_variables": variables} if variables else {}
 
+    def _repr_html_(self) -> str:
+        """Show the conversation in a notebook, with the reward of each turn."""
+        rows: dict[str, object] = {
+            "step": f"{self.step}, group {self.group}",
+            "return": "failed" if self.reward is None else f"{self.reward:+.4g}",
+            "ended by": self.trajectory.stop_reason.value,
+            "seed": self.seed,
+        }
+        rows |= {name: f"{value:.4g}" for name, value in self.metrics.items()}
+        turns = [
+            [number, content_text(turn.observation), content_text(turn.action), f"{turn.reward:+.4g}"]
+            for number, turn in enumerate(self.trajectory.turns, 1)
+        ]
+        said = table(["turn", "observation", "action", "reward"], turns)
+        error = f"<pre>{escape(self.trajectory.error)}</pre>" if self.trajectory.error else ""
+        return card(f"{self.episode_id}, {self.agent}", rows, picture=said + error)
+
     @property
     def calls_tools(self) -> bool:
         """Whether an answer makes a call in the format of the model's own chat template."""
@@ -114,6 +135,12 @@ class StoredEpisodes(Sequence[StoredEpisode]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} episodes of {self._origin}>"
+
+    def _repr_html_(self) -> str:
+        shown = [list(_row(one).values()) for one in self._episodes[:_SHOWN_IN_A_NOTEBOOK]]
+        left = len(self) - len(shown)
+        more = f"<small>and {left} more; `filter` and `to_pandas` have them</small>" if left else ""
+        return table(list(_row(self._episodes[0])) if shown else [], shown) + more
 
     def __len__(self) -> int:
         return len(self._episodes)

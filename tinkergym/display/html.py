@@ -10,6 +10,13 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
 
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}"
+    "table{border-collapse:collapse;margin:.5em 0 1.5em}figure{display:inline-block;margin:.5em}"
+    "th,td{border:1px solid #ddd;padding:.25em .6em;text-align:left;vertical-align:top}"
+    "th{background:#f6f6f6}code,pre{font-size:13px}pre{overflow:auto;background:#f6f6f6;padding:.8em}"
+    "dd pre{white-space:pre-wrap}"
+)
 _WIDTH, _HEIGHT, _MARGIN = 480, 120, 4
 _MOST_POINTS = 240
 _BARS = 20
@@ -24,6 +31,26 @@ def card(title: str, rows: Mapping[str, object], *, picture: str = "", folded: s
     )
     text = f"<details><summary>one episode</summary><pre>{escape(folded)}</pre></details>" if folded else ""
     return f"<div><b>{escape(title)}</b><table>{lines}</table>{picture}{text}</div>"
+
+
+def document(title: str, body: str) -> str:
+    """Return a page that runs no script and loads nothing, which its content policy states."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    return (
+        f"<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f"<meta name='viewport' content='width=device-width'><title>{escape(title)}</title>"
+        f"<style>{_STYLE}</style></head><body>{body}</body></html>\n"
+    )
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a table; empty if it has no rows."""
+    if not rows:
+        return ""
+    header = "".join(f"<th>{escape(name)}</th>" for name in head)
+    lines = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><tr>{header}</tr>{lines}</table>"
 
 
 def curve(values: Sequence[float], name: str, marks: Mapping[int, str] | None = None) -> str:

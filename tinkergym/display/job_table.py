@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import Any
 
+from tinkergym.display.html import table
 from tinkergym.display.pandas_tables import frame
 from tinkergym.display.progress import duration
+from tinkergym.schema.events import JobState
 from tinkergym.schema.summaries import JobSummary
 
 _RECENTLY, _LONG_AGO = "%m-%d %H:%M", "%Y-%m-%d"
@@ -25,13 +26,8 @@ class JobTable(list[JobSummary]):
 
     def _repr_html_(self) -> str:
         header, *rows = job_rows(self)
-        head = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in header)
-        lines = "".join(
-            "<tr>" + "".join(f"<td style='text-align:left'>{escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in rows
-        )
         older = "<small>older jobs are not shown</small>" if self.has_older else ""
-        return f"<table><tr>{head}</tr>{lines}</table>{older}"
+        return table(header, rows) + older
 
     def to_pandas(self) -> Any:
         """Return a `pandas.DataFrame` with a row per job.
@@ -69,6 +65,7 @@ def job_rows(jobs: Sequence[JobSummary]) -> list[list[str]]:
 
 def _row(one: JobSummary) -> list[str]:
     started = datetime.datetime.fromtimestamp(one.created_at).astimezone()
+    is_done = one.state is JobState.COMPLETED and one.step == one.steps
     recent = datetime.datetime.now().astimezone() - started < _MOST_RECENT
     return [
         one.job_id,
@@ -81,7 +78,7 @@ def _row(one: JobSummary) -> list[str]:
         f"{started:{_RECENTLY if recent else _LONG_AGO}}",
         " ".join(one.name.split()),
         " ".join(one.labels.tags),
-        " ".join((one.error or one.reason).split()),
+        "" if is_done else " ".join((one.error or one.reason).split()),
     ]
 
 

@@ -92,7 +92,8 @@ class TrainingDisplay:
         self._losses: dict[int, float] = {}
         self._evaluations: dict[str, EvaluationEvent] = {}
         self._updates: list[UpdateEvent] = []
-        self._warnings: dict[str, int] = {}
+        self._alarms: dict[str, int] = {}
+        """How many warnings of each kind, failed episodes, and evaluations on trained tasks there were."""
 
     def __enter__(self) -> Self:
         self._console.print(self._title(), highlight=False, soft_wrap=True)
@@ -104,6 +105,8 @@ class TrainingDisplay:
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
+        elif self._alarms:
+            self._line(f"alarms: {self._alarm_counts()}; see `tinkergym jobs show {self._job_id}`")
 
     def watch(self, events: Iterable[Event]) -> list[StepEvent]:
         """Show all events and return the train steps, each once."""
@@ -124,6 +127,7 @@ class TrainingDisplay:
                 self._rewards.setdefault(agent, {})[body.step] = value
             if body.loss is not None:
                 self._losses[body.step] = body.loss
+            self._alarm("failed_episodes", body.failed_episodes)
             self._line(step_line(body))
         elif isinstance(body, StateEvent):
             self._state, self._reason = body.state, body.reason
@@ -132,6 +136,7 @@ class TrainingDisplay:
             self._line(f"{body.state}{again}" + (f": {body.reason}" if body.reason else ""))
         elif isinstance(body, EvaluationEvent):
             self._evaluations[body.name] = body
+            self._alarm("evaluation_overlap", 1 if body.overlap else 0)
             self._line(evaluation_line(body))
         elif isinstance(body, UpdateEvent):
             self._updates.append(body)
@@ -149,14 +154,21 @@ class TrainingDisplay:
 
     def _warn(self, warning: WarningEvent) -> None:
         """Print the first warning of each kind in full; a live display only counts them."""
-        before = self._warnings.get(warning.name, 0)
-        self._warnings[warning.name] = before + warning.count
-        if not before:
+        is_new = warning.name not in self._alarms
+        self._alarm(warning.name, warning.count)
+        if is_new:
             self._console.print(
                 f"[yellow]warning[/] {escape(warning.name)}: {escape(warning.message)}",
                 highlight=False,
                 soft_wrap=True,
             )
+
+    def _alarm(self, name: str, count: int) -> None:
+        if count:
+            self._alarms[name] = self._alarms.get(name, 0) + count
+
+    def _alarm_counts(self) -> str:
+        return "  ".join(f"{name} ×{count}" for name, count in self._alarms.items())
 
     def _title(self) -> str:
         spec, adapter = self._spec, self._spec.adapter
@@ -189,9 +201,8 @@ class TrainingDisplay:
         for evaluation in self._evaluations.values():
             parts.append(Text(evaluation_line(evaluation)))
         parts += [Text(update_line(update)) for update in self._updates[-_MOST_UPDATES:]]
-        if self._warnings:
-            counts = "  ".join(f"{name} ×{count}" for name, count in self._warnings.items())
-            parts.append(Text(f"warnings  {counts}", style="yellow"))
+        if self._alarms:
+            parts.append(Text(f"alarms  {self._alarm_counts()}", style="yellow"))
         return Group(*parts)
 
     def _numbers(self, step: StepEvent) -> RenderableType:

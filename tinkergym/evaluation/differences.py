@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinkergym.evaluation.statistics import ENDS, ROUNDING, within
+from tinkergym.evaluation.statistics import ENDS, ROUNDING, Z95, within
 from tinkergym.evaluation.students_t import quantile, two_sided_p
+from tinkergym.schema.events import EvaluationEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,7 @@ class Difference:
     """The probability of a difference this large, of either sign, if the two were equal. It is below 0.05 if
     and only if the interval does not contain 0. NaN if the interval is unknown."""
     tasks: int
+    """Compared tasks; the episodes of the smaller evaluation if they are not paired."""
 
 
 def paired_difference(pairs: Sequence[tuple[float, float]]) -> Difference:
@@ -62,3 +64,28 @@ def paired_difference(pairs: Sequence[tuple[float, float]]) -> Difference:
         p=two_sided_p(mean / error, tasks - 1),
         tasks=tasks,
     )
+
+
+def unpaired_difference(first: EvaluationEvent, second: EvaluationEvent) -> Difference:
+    """Compare two means by their 95 % intervals, as if their episodes were drawn independently.
+
+    The same tasks in both make the true interval narrower; `paired_difference` takes that into account.
+
+    Args:
+        first: An evaluation with a mean.
+        second: Another one; the difference is its mean minus the first one's.
+
+    Source:
+        Newcombe, Statistics in Medicine 17 (1998), 873: method 10, here for any two intervals.
+    """
+    assert first.mean is not None and second.mean is not None
+    mean, episodes = second.mean - first.mean, min(first.episodes, second.episodes)
+    ends = (first.low, first.high, second.low, second.high)
+    if None in ends:
+        return Difference(mean=mean, low=-math.inf, high=math.inf, p=math.nan, tasks=episodes)
+    first_low, first_high, second_low, second_high = (float(end or 0.0) for end in ends)
+    below = math.hypot(second.mean - second_low, first_high - first.mean)
+    above = math.hypot(second_high - second.mean, first.mean - first_low)
+    towards_zero = below if mean > 0 else above
+    p = math.nan if towards_zero == 0 else math.erfc(Z95 * abs(mean) / towards_zero / math.sqrt(2))
+    return Difference(mean=mean, low=mean - below, high=mean + above, p=p, tasks=episodes)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tinkergym.evaluation.students_t import quantile
 
-_Z95 = 1.959964
+Z95 = 1.959964
 ENDS = ((0.0, 1.0), (-1.0, 1.0))
 """Returns within the first, or else the second, are taken to have these bounds."""
 _UNSEEN_TASKS = 2
@@ -85,7 +85,7 @@ def share_interval(successes: int, count: int) -> Interval:
 
     Unlike the normal one it is valid near 0 and 1.
     """
-    return _wilson(successes / count, count, _Z95)
+    return _wilson(successes / count, count, Z95)
 
 
 def finite_ends(low: float, high: float) -> list[float | None]:
@@ -161,7 +161,7 @@ def _score_interval(
     share = min(1.0, max(0.0, (mean - low) / span))
     only_ends = all(min(value - low, bounds[1] - value) <= ROUNDING * span for value in values)
     if only_ends and len(values) == tasks:
-        found = _wilson(share, tasks, _Z95)
+        found = _wilson(share, tasks, Z95)
     else:
         # The variance relative to that of tasks that pass or fail: below 1 for partial scores.
         passing = share * (1 - share)

@@ -33,6 +33,7 @@ from tinkergym.remote.generating import GenerateOptions
 from tinkergym.remote.imported import refuse_while_imported
 from tinkergym.remote.inference_jobs import inference_job
 from tinkergym.remote.job import Job
+from tinkergym.remote.overview import overview_of
 from tinkergym.remote.policy import Policy
 from tinkergym.remote.preflight import check_environments
 from tinkergym.remote.rollout_thread import RolloutThread
@@ -40,6 +41,7 @@ from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
 from tinkergym.remote.training_policy import TrainingPolicy
 from tinkergym.remote.transport import Connection
 from tinkergym.remote.user_files import read_template, with_template_read
+from tinkergym.reporting.run_comparison import RunComparison
 from tinkergym.reporting.trackers import ReportTo, callbacks_of
 from tinkergym.rollout.environment_host import system_prompt_of, template_variables_of
 from tinkergym.rollout.environment_mix import EnvironmentMix, EnvSources, describe_mix, makers_of
@@ -687,6 +689,19 @@ class Client:
         }
         found = self._api.jobs(parse(JobQuery, wanted))
         return JobTable(found.jobs, has_older=found.has_older)
+
+    def compare(self, *jobs: str | Job) -> RunComparison:
+        """Compare two to six runs: settings that differ, curves, and evaluations with their difference.
+
+        Args:
+            jobs: Jobs, or their ids or names. The first is what the others are compared with.
+
+        Raises:
+            InvalidRequestError: There are fewer than two different ones, or more than six.
+            NotFoundError: One is not yours.
+        """
+        ids = dict.fromkeys(one.id if isinstance(one, Job) else self._job_id(one) for one in jobs)
+        return RunComparison([overview_of(self._api, self._api.job(one), points=400) for one in ids])
 
     def models(self) -> list[ModelView]:
         """List the service's models."""

@@ -9,6 +9,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,7 @@ from tinkergym.remote.event_stream import follow
 from tinkergym.remote.export import export_policy, of_one_policy
 from tinkergym.remote.game_players import find_player, game_of, version_players
 from tinkergym.remote.inference_jobs import results, write_results
+from tinkergym.remote.overview import how_to_play_on, overview_of
 from tinkergym.remote.policy import Policy
 from tinkergym.remote.rescored_job import RescoredJob
 from tinkergym.remote.user_files import writing_to
@@ -61,7 +63,6 @@ from tinkergym.schema.events import (
 from tinkergym.schema.ids import chosen_version
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
-from tinkergym.schema.names import LOCAL
 from tinkergym.schema.parsing import parse, update_request
 from tinkergym.schema.served_names import Promotion, ServedName, name_fault
 from tinkergym.schema.steering import settings_now
@@ -69,6 +70,7 @@ from tinkergym.schema.summaries import JobLabels
 
 if TYPE_CHECKING:
     from tinkergym.datasets.stored_episodes import StoredEpisode, StoredEpisodes
+    from tinkergym.display.run_overview import RunOverview
     from tinkergym.evaluation.crossplay import CrossPlay
     from tinkergym.evaluation.ratings import Ratings
     from tinkergym.evaluation.rescore import NewReward
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
     from tinkergym.schema.episodes import EpisodeResult
     from tinkergym.tasks.source import TaskSource
 
+_POINTS_OF_A_PAGE = 20_000
 RESULT_PATIENCE_SECONDS = 300.0
 """How long `events` and `wait` try to reconnect to the service."""
 
@@ -117,7 +120,7 @@ class Job:
         return f"<Job {self.id} {self._view.state} at step {self._view.step}/{self.spec.steps}>"
 
     def _repr_html_(self) -> str:
-        """Show the job in a notebook, with its curve so far."""
+        """Show the job in a notebook, with its curves so far."""
         view = self._view
         rows = {
             "state": f"{view.state}{f': {view.reason}' if view.reason else ''}",
@@ -126,9 +129,22 @@ class Job:
         }
         if self.spec.played:
             rows["environment"] = self.spec.played.played_in
+        if view.error is not None:
+            rows["error"] = f"{view.error.message} {view.error.hint}".strip()
         if self._updates:
             rows["changed"] = "; ".join(f"from step {step}: {self._updates[step]}" for step in self._updates)
-        return card(self.id, rows, picture="".join(map(self._drawn, self._curves)))
+        drawn = "".join(map(self._drawn, self._curves)) or self._stored_curves()
+        return card(self.id, rows, picture=drawn)
+
+    def _stored_curves(self) -> str:
+        """Draw the curves of a job whose events were not read here."""
+        with suppress(TinkerGymError):  # A notebook shows the rest without a service.
+            found = [one for one in self._api.series(self.id).series if one.values]
+            means = [one for one in found if one.name.endswith("reward_mean")]
+            return "".join(
+                curve(one.values, one.name) for one in means or found if means or one.name == "loss"
+            )
+        return ""
 
     def _drawn(self, agent: str) -> str:
         """Draw the curve of a seat."""
@@ -164,6 +180,30 @@ class Job:
     def state(self) -> JobState:
         """The current state."""
         return self.view().state
+
+    def overview(self) -> RunOverview:
+        """Return what `tinkergym jobs show` prints: settings, metrics, alarms, evaluations, what to type."""
+        return overview_of(self._api, self.view())
+
+    def page(self, path: str | Path) -> Path:
+        """Write the run so far into a folder, as a page that a browser opens without a service.
+
+        The folder has `index.html`, which runs no script and loads nothing, and `metrics.csv` with a row per
+        train step.
+
+        Returns:
+            The page.
+
+        Raises:
+            InvalidRequestError: The folder cannot be written.
+        """
+        folder = Path(path)
+        overview = overview_of(self._api, self.view(), points=_POINTS_OF_A_PAGE, with_episodes=True)
+        with writing_to(folder / "index.html"):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "index.html").write_text(overview.page(), encoding="utf-8")
+            (folder / "metrics.csv").write_text(overview.metrics_csv(), encoding="utf-8")
+        return folder / "index.html"
 
     def events(self, *, after: int = 0, replay: bool = True) -> Iterator[Event]:
         """Yield all events, each once, from the beginning or after number `after`.
@@ -854,21 +894,6 @@ def _agent_and_version(which: int | str | None, agent: str, version: int | None)
             f"the {name} is given twice, as {which!r} and as {name}={named!r}", hint="give one", field=name
         )
     return (which, version) if isinstance(which, str) else (agent, version if which is None else which)
-
-
-def how_to_play_on(view: JobView) -> str:
-    """Return the command or call that plays the episodes of a waiting job."""
-    spec = view.spec
-    if spec.by_calls:
-        return f"Client.training_policy({view.job_id!r})"
-    if spec.played_by == "script":
-        return f"its script, with TrainRemotely(env, job_id={view.job_id!r})"
-    own = "".join(
-        f" --env MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}"
-        for env_id in dict.fromkeys(one.id for one in spec.environments_played())
-        if env_id.startswith(LOCAL)
-    )
-    return f"tinkergym jobs attach {view.job_id}{own}"
 
 
 def _after(view: JobView, event: Event) -> JobView:

@@ -69,11 +69,11 @@ def show(
     console = console or Console(emoji=False)
     events = (event.body for event in job.events())
     steps = [body for body in events if isinstance(body, StepEvent) and not body.repeated]
-    rewards = {agent: [value for _, value in means] for agent, means in reward_curves(steps).items()}
-    for agent, values in (rewards or {"": []}).items():
+    rewards = reward_curves(steps)
+    for agent, means in (rewards or {"": []}).items():
         whose = f" at the seat {agent}" if agent else ""
         console.print(f"\n[bold]Reward of each train step{whose}[/]", highlight=False)
-        for line in curve(values):
+        for line in curve([value for _, value in means]):
             console.print(line, style="green", markup=False, highlight=False)
     if picture is not None:
         console.print(
@@ -107,7 +107,12 @@ def play_command(job: ReportedJob, env: str | None = None) -> str:
         job: The job.
         env: The environment's name on the command line, if known.
     """
-    played = job.spec.played
+    return play_command_of(job.id, job.spec, env)
+
+
+def play_command_of(job_id: str, spec: JobSpec, env: str | None = None) -> str:
+    """Return the same for a job's id and settings."""
+    played = spec.played
     assert played
     env_id = played.environment.id
     # On the command line, a user's own class is named with its module.
@@ -120,7 +125,7 @@ def play_command(job: ReportedJob, env: str | None = None) -> str:
     settings = "".join(
         f" --env-set {shlex.quote(f'{key}={json.dumps(value)}')}" for key, value in kwargs.items()
     )
-    return f"{_program()} play {named} --policy {job.id}{settings}"
+    return f"{_program()} play {named} --policy {job_id}{settings}"
 
 
 def _program() -> str:
@@ -169,8 +174,14 @@ def curve(values: Sequence[float], *, rows: int = CURVE_ROWS, columns: int = CUR
     return lines
 
 
-def save_curve(curves: Mapping[str, Sequence[float]], path: Path, *, title: str) -> str:
-    """Write the reward curves, by seat, as PNG; return a sentence with its path, or the missing package."""
+def save_curve(
+    curves: Mapping[str, Sequence[tuple[int, float]]],
+    path: Path,
+    *,
+    title: str,
+    label: str = "mean return of the step's episodes",
+) -> str:
+    """Write curves over the steps as PNG; return a sentence with its path, or the missing package."""
     try:
         matplotlib = import_extra("matplotlib.figure", "no picture: it needs matplotlib", extra="plot")
     except MissingExtraError as error:
@@ -178,12 +189,12 @@ def save_curve(curves: Mapping[str, Sequence[float]], path: Path, *, title: str)
     # A figure without pyplot: no window system is needed, and no global state remains.
     figure = matplotlib.Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
-    for agent, values in curves.items():
-        color = None if agent else "tab:green"
-        axes.plot(range(1, len(values) + 1), values, color=color, label=agent or None)
+    for name, points in curves.items():
+        steps, values = [step for step, _ in points], [value for _, value in points]
+        axes.plot(steps, values, color=None if name else "tab:green", label=name or None)
     if len(curves) > 1:
         axes.legend()
-    axes.set(title=title, xlabel="train step", ylabel="mean return of the step's episodes")
+    axes.set(title=title, xlabel="train step", ylabel=label)
     axes.grid(alpha=0.3)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)

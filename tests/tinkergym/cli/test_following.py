@@ -82,4 +82,4 @@ def test_says_what_to_do(run, service, arguments, said):
 def test_says_how_to_play_on_a_waiting_job(run, service, unplayed):
     unplayed(steps=1)
     service.jobs.end("job-1", JobState.WAITING_FOR_CLIENT)
-    assert "play on: tinkergym jobs attach job-1\n" in run("jobs", "show", "job-1").output
+    assert "tinkergym jobs attach job-1\n" in run("jobs", "show", "job-1").output

@@ -1,3 +1,4 @@
+import json
 import re
 
 import pytest
@@ -22,7 +23,8 @@ def test_lists_shows_and_cancels_jobs(run, service, unplayed):
     unplayed(steps=9, name="first [try]")
     listed = run("jobs").output
     assert re.search(r"job-1 +running +0/9 .*board/TicTacToeVs-v0 +nano .*first \[try\]", listed)
-    assert '"group_size": 8' in run("jobs", "show", "job-1").output
+    assert '"group_size": 8' in run("jobs", "show", "job-1", "--json").output
+    assert "environment.id" in run("jobs", "show", "job-1").output
     assert "will end" in run("jobs", "cancel", "job-1").output
     assert "has ended (cancelled)" in run("jobs", "cancel", "job-1").output
     missing = run("jobs", "show", "job-9")
@@ -91,3 +93,33 @@ def test_lists_checkpoints(run, service, unplayed):
     service.jobs.files = {"a": bytes(2**20)}
     run("train", BOARD, "--steps", "1")
     assert "step 1  1.0 MiB  /" in run("jobs", "checkpoints", "job-2").output
+
+
+def test_finds_labels_and_shows_job_by_name(run, service, unplayed):
+    unplayed(steps=9, name="first")
+    unplayed(steps=9, name="second", seed=7)
+    assert run("jobs", "label", "second", "--tag", "sweep").exit_code == 0
+    for found in (["--search", "SWEEP"], ["--name", "sec"], ["--tag", "sweep"], ["list", "--tag", "sweep"]):
+        assert re.findall(r"^job-\d", run("jobs", *found).output, re.MULTILINE) == ["job-2"]
+    page = run("jobs", "show", "second").output
+    assert re.search(r"^  seed +7$", page, re.MULTILINE)
+    run("jobs", "label", "first", "--archive")
+    assert re.findall(r"^job-\d", run("jobs").output, re.MULTILINE) == ["job-2"]
+    unplayed(steps=9, name="first")
+    refused = run("jobs", "show", "first")
+    assert (refused.exit_code, "job-1" in refused.output, "job-3" in refused.output) == (2, True, True)
+
+
+def test_compares_jobs_and_writes_pages_of_them(run, service, tmp_path):
+    for seed in (1, 2):
+        run("train", BOARD, "--steps", "3", "--seed", str(seed))
+    compared = run("jobs", "compare", "job-1", "job-2", "--png", str(tmp_path / "a.png"))
+    assert re.search(r"^seed +1 +2$", compared.output, re.MULTILINE), compared.output
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads(run("jobs", "compare", "job-1", "job-2", "--json").output)["settings"] == {
+        "seed": ["1", "2"]
+    }
+    assert run("jobs", "compare", "job-1", "job-1").exit_code == 2
+    assert run("jobs", "page", "job-1", str(tmp_path / "run")).exit_code == 0
+    assert "script" not in (tmp_path / "run" / "index.html").read_text()
+    assert len((tmp_path / "run" / "metrics.csv").read_text().splitlines()) == 4

@@ -3,7 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from tinkergym.evaluation.differences import paired_difference
+from tinkergym.evaluation.differences import paired_difference, unpaired_difference
+from tinkergym.schema.events import EvaluationEvent
 
 
 def test_finds_a_difference_below_the_noise_of_tasks():
@@ -72,3 +73,20 @@ def test_covers_a_rare_difference_on_one_side():
 def test_refuses_to_compare_one_task():
     with pytest.raises(ValueError, match="two tasks"):
         paired_difference([(0.0, 1.0)])
+
+
+def evaluation(mean, low=None, high=None):
+    return EvaluationEvent(
+        name="e", step=1, policy_version=1, episodes=40, failed_episodes=0, mean=mean, low=low, high=high
+    )
+
+
+def test_compares_evaluations_of_runs_by_their_intervals():
+    # Newcombe's example (a) of method 10: 56 of 70 against 48 of 80.
+    found = unpaired_difference(evaluation(0.6, 0.4904, 0.7004), evaluation(0.8, 0.6917, 0.8769))
+    assert (found.low, found.high) == pytest.approx((0.0524, 0.3339), abs=2e-3)
+    assert 0.001 < found.p < 0.05
+    same = unpaired_difference(evaluation(0.5, 0.4, 0.6), evaluation(0.5, 0.4, 0.6))
+    assert same.p == pytest.approx(1.0)
+    unknown = unpaired_difference(evaluation(0.5), evaluation(0.6, 0.4, 0.8))
+    assert (unknown.low, math.isnan(unknown.p)) == (-math.inf, True)
