@@ -21,6 +21,7 @@ NAMES = (
     "cold_start",
     "templates",
     "data_containers",
+    "run_lists",
     "coverage",
     "gateway_load",
     "recovery",

@@ -1,4 +1,7 @@
-"""Generate the site's reference pages: Python, HTTP, the service's settings, the command line.
+"""Generate the reference pages: Python, HTTP, the service's settings, the command line.
+
+The settings' page is in the repository, so that it can be read without the site: `python -m
+scripts.docs_reference` writes it again.
 
 Imports the SDK, the command line and the gateway, none of which loads torch.
 """
@@ -13,8 +16,11 @@ import re
 import textwrap
 from collections.abc import Iterable
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+SETTINGS_PAGE = Path(__file__).parents[1] / "docs" / "reference" / "service_settings.md"
 
 PYTHON_PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "client": ("Client, jobs and policies", ("Client", "Job", "Policy")),
@@ -60,7 +66,6 @@ def reference_files() -> dict[str, str]:
     return {
         **python_pages(),
         **http_files(),
-        "reference/service_settings.md": settings_page(),
         "reference/command_line.md": command_line_page(),
     }
 
@@ -348,3 +353,7 @@ def _type(schema: dict[str, Any]) -> str:
     if isinstance(inner := schema.get("additionalProperties"), dict):
         return f"object of {_type(inner) or 'values'}"
     return str(schema.get("type", ""))
+
+
+if __name__ == "__main__":
+    SETTINGS_PAGE.write_text(settings_page(), encoding="utf-8")

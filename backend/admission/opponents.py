@@ -45,10 +45,11 @@ def _definite(tenant: TenantStore, spec: PlayedSpec, frozen: Frozen, field: str)
             hint=f"choose an opponent on this job's model, or set model={found.policy.model!r}",
             field=field,
         )
-    theirs = tenant.get_job(found.job_id).spec.for_agent(found.agent)
+    trained = tenant.get_job(found.job_id).spec
+    theirs = trained.for_agent(found.agent)
     played = theirs.played or spec
     as_trained = PlayedAs(
-        rendered_by=theirs.rendered_by(found.job_id),
+        rendered_by=trained.rendered_by(found.job_id, found.agent),
         temperature=theirs.sampling.temperature,
         max_turn_tokens=theirs.sampling.max_turn_tokens,
         system_prompt=played.system_prompt,

@@ -6,6 +6,7 @@ from datetime import date
 
 from backend.admission.facts import Facts
 from tinkergym.agent.template_variables import refuse_unknown, writes_date
+from tinkergym.errors import TemplateError
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.refusals import Refusal
 
@@ -19,14 +20,22 @@ def template_is_settled(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
         TemplateError: The template does not use one of the variables.
     """
     bundle = facts.catalog.renderer(spec.model, spec.chat_template)
-    refuse_unknown(spec.template_variables, frozenset(bundle.template_names))
-    day = spec.template_date
-    if day and not writes_date(bundle.chat_template):
+    used = [bundle]
+    for agent in spec.trained_agents:
+        own = spec.for_agent(agent)
+        used.append(facts.catalog.renderer(own.model, own.chat_template))
+        try:
+            refuse_unknown(own.template_variables, frozenset(used[-1].template_names))
+        except TemplateError as error:
+            if own.model != spec.model:
+                error.hint = f"{agent!r} has the model {own.model!r}: give it Train(template_variables=...)"
+            raise
+    day, writes = spec.template_date, any(writes_date(one.chat_template) for one in used)
+    if day and not writes:
         dated = "date_string" in bundle.template_names
         hint = "set the variable date_string in template_variables" if dated else "leave it out"
         return Refusal("template_date", "the chat template writes no date", hint, "no_date")
-    several = spec.played is not None and bool(spec.played.other_models)
-    if not day and writes_date(bundle.chat_template) and not several:
+    if not day and writes:
         day = date.today().isoformat()
     settled = bundle.with_settings(spec.template_variables, day)
     return spec.model_copy(update={"template_date": day, "template_sha256": settled.template_sha256})

@@ -129,12 +129,14 @@ def seat_plan(job_id: str, spec: PlayedSpec, player: SeatPlayer, seed: int, *, s
         step: Train step; it says which version a policy in training has.
     """
     policy, version, own, table, tools, trained = "", 0, spec, None, None, False
-    renderer = ""
+    renderer = spec.rendered_by(job_id)
     match player:
         case Current(agent=agent, trained=trained):
+            renderer = spec.rendered_by(job_id, agent)
             policy, version = policy_of(job_id, agent), oldest_version(step, spec.versions_ahead)
             own, tools = spec.for_agent(agent), spec.tools_of(agent)
         case Past(agent=agent, version=version):
+            renderer = spec.rendered_by(job_id, agent)
             policy = policy_of(job_id, agent, version=version)
             own, tools = spec.for_agent(agent), spec.tools_of(agent)
         case Frozen(policy=policy, played_as=played):
@@ -156,7 +158,7 @@ def seat_plan(job_id: str, spec: PlayedSpec, player: SeatPlayer, seed: int, *, s
     return SeatPlan(
         policy=policy,
         policy_version=version,
-        model=renderer or own.rendered_by(job_id),
+        model=renderer,
         sampling_seed=seed,
         sampling=own.sampling,
         system_prompt=own.system_prompt,

@@ -108,7 +108,8 @@ async def renderer(request: Request, tenant: Tenant, model: str) -> RendererBund
     """
     if not PolicyRef.is_meant(model):
         return await _renderer(request, tenant, model, "")
-    spec = (await in_turn(tenant.tenant_id, tenant.get_job, model)).spec
+    ref = PolicyRef.parse(model, field="model")
+    spec = (await in_turn(tenant.tenant_id, tenant.get_job, ref.owner)).spec.for_agent(ref.agent)
     bundle = await _renderer(request, tenant, spec.model, spec.chat_template)
     return bundle.with_settings(spec.template_variables, spec.template_date)
 

@@ -27,7 +27,6 @@ from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.parts import Limits
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.opponents import Base
-from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.trajectory.trajectory import ONLY_AGENT, Trajectory
 
 _ALL_STEPS = 10**10
@@ -310,14 +309,12 @@ class Evaluations:
         # The same at every step, so that only the versions differ.
         seed = sampling_seed(spec.seed, 0, number, index)
         if not spec.seats:
-            return {ONLY_AGENT: self._own_seat(context.job_id, spec, step, seed, wanted.temperature)}
+            return {ONLY_AGENT: self._own_seat(context.job_id, step, seed, wanted.temperature)}
         assert self._played, "a game is played"
         own, seats = spec.agent_of(wanted), self._seats_of(wanted)
         taken = seats[index % len(seats)]
         policy = policy_of(context.job_id, own)
-        plan = self._own_seat(
-            policy, spec.for_agent(own), step, seed, wanted.temperature, tools=spec.tools_of(own)
-        )
+        plan = self._own_seat(policy, step, seed, wanted.temperature, agent=own)
         return {
             agent: plan
             if agent == taken
@@ -333,29 +330,24 @@ class Evaluations:
             return seat_plan(context.job_id, played, wanted.against or Base(), seed, step=step)
         own = played.policy_at(agent)
         policy = policy_of(context.job_id, own)
-        seat = self._own_seat(policy, played.for_agent(own), step, seed, wanted.temperature)
+        seat = self._own_seat(policy, step, seed, wanted.temperature, agent=own)
         return seat.model_copy(update={"player": f"trained@{step}"})
 
     def _own_seat(
-        self,
-        policy: str,
-        spec: EvaluatedSpec,
-        step: int,
-        seed: int,
-        temperature: float,
-        *,
-        tools: SeatTools | None = None,
+        self, policy: str, step: int, seed: int, temperature: float, *, agent: str = ""
     ) -> SeatPlan:
+        context = self._context
+        spec = context.spec.for_agent(agent)
         played: PlayedSpec | None = spec.played
         return SeatPlan(
             policy=policy,
             policy_version=step,
-            model=spec.rendered_by(self._context.job_id),
+            model=context.spec.rendered_by(context.job_id, agent),
             sampling_seed=seed,
             sampling=spec.sampling,
             temperature=temperature,
             system_prompt=played.system_prompt if played else None,
-            tools=tools,
+            tools=played.tools_of(agent) if played else None,
             reasoning=played.reasoning if played else "keep",
             trained=False,
             player=_OWN,

@@ -64,8 +64,8 @@ class EpisodeStatistics:
     retried_episodes: int
     """Episodes that failed before and were played again, whatever their outcome."""
     environment_metrics: dict[str, float]
-    """`env/<name>`: the mean over episodes of each episode's sum of that metric. If several seats are
-    trained, `env/<agent>/<name>`."""
+    """`env/<name>`: the mean over episodes of each episode's metric, see `Trajectory.metrics`. If several
+    seats are trained, `env/<agent>/<name>`."""
 
 
 def statistics(played: Played) -> EpisodeStatistics:
@@ -121,7 +121,7 @@ def _seat_metrics(
 
 
 def environment_metrics(completed: Iterable[Trajectory]) -> dict[str, float]:
-    """Return the environment's own metrics: the mean over episodes of each episode's sum, by name."""
+    """Return the environment's own metrics: means over episodes, by name."""
     found = _environment_metrics(completed, "")
     return {name.removeprefix("env/"): value for name, value in found.items() if name.startswith("env/")}
 
@@ -129,11 +129,7 @@ def environment_metrics(completed: Iterable[Trajectory]) -> dict[str, float]:
 def _environment_metrics(completed: Iterable[Trajectory], prefix: str) -> dict[str, float]:
     sums: dict[str, list[float]] = defaultdict(list)
     for trajectory in completed:
-        of_episode: dict[str, float] = defaultdict(float)
-        for turn in trajectory.turns:
-            for name, value in turn.metrics.items():
-                of_episode[name] += value
-        for name, total in of_episode.items():
+        for name, total in trajectory.metrics.items():
             sums[name].append(total)
     # Each is finite, but a sum of the largest numbers may not be.
     kept = sorted(sums, key=lambda name: (-len(sums[name]), name))[:MOST_STEP_METRICS]

@@ -109,7 +109,8 @@ class PoolRoutes:
     def renderer(self, model: str) -> RendererBundle:
         """Return what turns messages into the model's token ids."""
         if PolicyRef.is_meant(model):
-            spec = self._parts.store.job(model).spec
+            ref = PolicyRef.parse(model)
+            spec = self._parts.store.job(ref.owner).spec.for_agent(ref.agent)
             return spec.rendered(self._renderer(spec.model, spec.chat_template))
         return self._renderer(model, "")
 

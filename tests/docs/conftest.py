@@ -64,6 +64,14 @@ class Reader:
                 self.shown = self.run(["bash", "-euc", text])
         self._run_program()
 
+    def write_files(self, page: Path) -> list[str]:
+        """Write the page's files; return its blocks of Python, to be run together."""
+        blocks = _BLOCK.findall(page.read_text(encoding="utf-8"))
+        for _, path, text in blocks:
+            if path:
+                (self.folder / path).write_text(text, encoding="utf-8")
+        return [text for language, path, text in blocks if language == "python" and not path]
+
     def run(self, command: list[str]) -> str:
         """Run a command and return what it prints, to both streams."""
         ran = subprocess.run(

@@ -35,6 +35,13 @@ def test_runs_serve_a_policy_from_top_to_bottom(reader):
     reader.follow(DOCS / "guides" / "serve_policy.md")
 
 
+def test_runs_what_those_type_who_come_from_elsewhere(reader):
+    pages = sorted((DOCS / "coming_from").glob("*.md"))
+    assert len(pages) == 5
+    blocks = [text for page in pages for text in reader.write_files(page)]
+    reader.python("\n".join(blocks))
+
+
 @pytest.mark.full("installs a package")
 def test_installs_and_names_the_algorithm_of_the_page(reader, monkeypatch):
     monkeypatch.syspath_prepend(reader.environ["PYTHONPATH"])  # The service has the pack, too.

@@ -130,26 +130,28 @@ class Renderer:
         return self._own_template.variables
 
     def with_tools(
-        self, tools: Sequence[Mapping[str, Any]], variables: Mapping[str, Any] | None = None
+        self, tools: Sequence[Mapping[str, Any]], variables: Mapping[str, Any] | None = None, day: str = ""
     ) -> Renderer:
         """Return a renderer whose template shows these functions to the model.
 
         Args:
             tools: The functions; none leaves those that it shows already.
             variables: Values of the template's variables; they replace its own.
+            day: The date that the template writes, such as 2026-11-29; empty leaves its own.
 
         Raises:
-            TemplateError: The template leaves the tools out, does not use a variable, or fails on them.
+            TemplateError: The template leaves the tools out, does not use a variable, writes no date, or
+                fails on them.
         """
         variables = {**self.template_variables, **(variables or {})}
-        if not tools and variables == self.template_variables:
+        if not tools and variables == self.template_variables and day in ("", self._own_template.day):
             return self
-        return self._with_tools(json.dumps([list(tools), variables], ensure_ascii=False))
+        return self._with_tools(json.dumps([list(tools), variables, day], ensure_ascii=False))
 
     def _build_with_tools(self, written: str) -> Renderer:
-        tools, variables = json.loads(written)
-        shown = self._own_template.with_changes(tools=tools or None, variables=variables)
-        if tools and not self._differ(shown, self._own_template.with_changes(variables=variables)):
+        tools, variables, day = json.loads(written)
+        shown = self._own_template.with_changes(tools=tools or None, variables=variables, day=day)
+        if tools and not self._differ(shown, self._own_template.with_changes(variables=variables, day=day)):
             raise TemplateError(
                 "the chat template does not show tools",
                 hint="remove them, choose a model whose template shows them, or describe them in the prompt "

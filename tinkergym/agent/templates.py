@@ -19,7 +19,7 @@ from jinja2.parser import Parser
 
 from tinkergym.agent.template_allowance import bounded
 from tinkergym.agent.template_sandbox import BoundedEnvironment
-from tinkergym.agent.template_variables import clock_at, names_read, refuse_unknown
+from tinkergym.agent.template_variables import clock_at, names_read, refuse_unknown, writes_date
 from tinkergym.errors import TemplateError
 from tinkergym.messages import Message
 from tinkergym.user_code.quoting import printable, quoted
@@ -85,15 +85,25 @@ class ChatTemplate:
             return names_read(_environment(), self.source)
 
     def with_changes(
-        self, *, tools: Sequence[Mapping[str, Any]] | None = None, variables: Mapping[str, Any]
+        self,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any],
+        day: str = "",
     ) -> ChatTemplate:
-        """Return this template with other variables, and other tools unless they are None.
+        """Return this template with other variables, other tools unless they are None, and another date.
 
         Raises:
-            TemplateError: It does not use one of the variables.
+            TemplateError: It does not use one of the variables, or it writes no date.
         """
+        if day and not writes_date(self.source):
+            raise TemplateError(
+                "the chat template writes no date",
+                hint="leave template_date out; in a dataset, ignore=['template_date']",
+                field="template_date",
+            )
         shown = self._tools if tools is None else tools
-        return ChatTemplate(self.source, self.special_tokens, shown, variables, self.day)
+        return ChatTemplate(self.source, self.special_tokens, shown, variables, day or self.day)
 
     def render(
         self, messages: Sequence[Message] | Sequence[Mapping[str, Any]], *, add_generation_prompt: bool

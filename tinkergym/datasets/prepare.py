@@ -23,7 +23,7 @@ from tinkergym.datasets.layouts import in_our_layout, in_pairs, without_columns
 from tinkergym.datasets.marked_tokens import Answers, comparison_tokens, conversation_tokens, text_tokens
 from tinkergym.datasets.markup import refuse_markup
 from tinkergym.datasets.padding import without_padding
-from tinkergym.datasets.row_variables import variables_of
+from tinkergym.datasets.row_variables import date_of, variables_of
 from tinkergym.datasets.rows import DataSource, Row, source_name
 from tinkergym.datasets.tool_calls import calls_as_text, refuse_beyond_json, tools_of
 from tinkergym.errors import InvalidImageError, InvalidRequestError, TemplateError, UnsupportedPartError
@@ -260,19 +260,21 @@ def row_reader(kind: DataKind, renderer: Renderer, answers: Answers) -> Callable
 
 
 def row_renderer(renderer: Renderer) -> Callable[[Any], tuple[Any, Renderer]]:
-    """Return what takes a row's tools and template variables, and returns the rest and what shows them."""
+    """Return what takes a row apart: into what shows its tools, variables and date, and the rest."""
 
     @lru_cache(maxsize=_MOST_TOOL_SETS)
     def showing(written: str) -> Renderer:
-        tools, variables = json.loads(written)
-        # What the job sets comes last, and wins.
-        return renderer.with_tools(tools, {**variables, **renderer.template_variables})
+        tools, variables, day = json.loads(written)
+        # What the job sets comes last, and wins; every job has a date, so a row's own is the one meant.
+        return renderer.with_tools(tools, {**variables, **renderer.template_variables}, day)
 
     def settled(given: Any) -> tuple[Any, Renderer]:
         row, tools = tools_of(given)
         row, variables = variables_of(row)
+        row, day = date_of(row)
         refuse_beyond_json(variables, "template_variables")
-        return row, showing(json.dumps([tools, variables])) if tools or variables else renderer
+        own = tools or variables or day
+        return row, showing(json.dumps([tools, variables, day])) if own else renderer
 
     return settled
 

@@ -32,7 +32,7 @@ from tinkergym.trajectory.content_parts import ImageSpan
 _COMPARED = frozenset({"chosen", "rejected", "preferred_output", "non_preferred_output", "kto_tag"})
 _ASKED = frozenset(
     ("prompt", "messages", "conversations", "text", "instruction", "input", "system", "history", "tools")
-) | frozenset(("functions", "images", "image", "template_variables", "chat_template_kwargs"))
+) | frozenset(("functions", "images", "image", "template_variables", "chat_template_kwargs", "template_date"))
 """Columns that layouts ask with: they are read, also if they are kept."""
 """Columns by which a row of preferences is known."""
 

@@ -1,4 +1,4 @@
-"""Template variables of a dataset's rows, under our name or the one that TRL uses."""
+"""Template variables of a dataset's rows, under our name or that of TRL, and the template's date."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 from tinkergym.basics.user_json import read_json
 from tinkergym.datasets.conversations import RowFaultError
-from tinkergym.schema.chat_templates import variables_fault
+from tinkergym.schema.chat_templates import day_fault, variables_fault
 
+DATE = "template_date"
 _NAMES = ("template_variables", "chat_template_kwargs")
 
 
@@ -38,3 +39,19 @@ def variables_of(row: Any) -> tuple[Any, dict[str, Any]]:
     if found and "text" in row:
         raise RowFaultError("text: no chat template renders it, so template variables have no effect")
     return {key: value for key, value in row.items() if key not in _NAMES}, found
+
+
+def date_of(row: Any) -> tuple[Any, str]:
+    """Return a row without the date that the chat template writes, and that date; empty if it has none.
+
+    Raises:
+        RowFaultError: It is not a date.
+    """
+    if not isinstance(row, Mapping) or DATE not in row:
+        return row, ""
+    day = row[DATE] or ""
+    if fault := day_fault(day):
+        raise RowFaultError(f"{DATE}: {fault.reason}; {fault.hint}")
+    if day and "text" in row:
+        raise RowFaultError(f"text: no chat template renders it, so {DATE} has no effect")
+    return {key: value for key, value in row.items() if key != DATE}, day

@@ -45,6 +45,8 @@ class StoredEpisode:
     environment: EnvironmentRef
     system_prompt: str | None
     trajectory: Trajectory
+    template_date: str = ""
+    """The date that the chat template wrote; empty if it writes none."""
 
     @property
     def agent(self) -> str:
@@ -73,12 +75,8 @@ class StoredEpisode:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The sum of each metric over the turns."""
-        sums: dict[str, float] = defaultdict(float)
-        for turn in self.trajectory.turns:
-            for name, value in turn.metrics.items():
-                sums[name] += value
-        return dict(sums)
+        """The environment's numbers; see `Trajectory.metrics`."""
+        return self.trajectory.metrics
 
     @property
     def messages(self) -> list[Message]:
@@ -94,8 +92,8 @@ class StoredEpisode:
     @property
     def rendered_with(self) -> dict[str, Any]:
         """What a row of data needs, next to its messages, to be the tokens of the episode."""
-        variables = self.trajectory.template_variables
-        return {"template_variables": variables} if variables else {}
+        own = {"template_variables": self.trajectory.template_variables, "template_date": self.template_date}
+        return {name: value for name, value in own.items() if value}
 
     def _repr_html_(self) -> str:
         """Show the conversation in a notebook, with the reward of each turn."""
@@ -339,6 +337,7 @@ def stored_episodes(spec: PlayedSpec, records: Iterable[bytes], *, origin: str) 
                 environment=environment,
                 system_prompt=prompt_of(spec, trajectory.agent),
                 trajectory=trajectory,
+                template_date=spec.template_date,
             )
             for trajectory in result.trajectories
             if trajectory.trained

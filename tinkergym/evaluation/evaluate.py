@@ -42,7 +42,7 @@ from tinkergym.schema.evaluate_every import tasks_played
 from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationLine
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.seat_tools import SeatTools
-from tinkergym.trajectory.trajectory import Trajectory
+from tinkergym.trajectory.trajectory import MEAN, Trajectory
 
 _USUAL_EPISODES = 200
 _SAMPLING = 2
@@ -164,7 +164,10 @@ class Evaluation:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The environment's own metrics: the last value in each episode, averaged over those that have it."""
+        """The environment's own metrics: the last value in each episode, averaged over those that have it.
+
+        Of a name that begins with `mean/`, the mean over each episode's turns instead of the last value.
+        """
         values: dict[str, list[float]] = {}
         for trajectory in self.completed:
             for name, value in _last_metrics(trajectory).items():
@@ -486,7 +489,8 @@ def resolved(environment: EnvironmentSource, kwargs: dict[str, Any]) -> tuple[En
 
 
 def _last_metrics(trajectory: Trajectory) -> dict[str, float]:
-    return {name: value for turn in trajectory.turns for name, value in turn.metrics.items()}
+    last = {name: value for turn in trajectory.turns for name, value in turn.metrics.items()}
+    return last | {name: mean for name, mean in trajectory.metrics.items() if name.startswith(MEAN)}
 
 
 def _indented(text: str) -> str:

@@ -104,15 +104,11 @@ def refuse_group_rewards(env: AnyEnv, why: str) -> None:
 
 
 def _member(trajectory: Trajectory) -> GroupMember:
-    metrics: dict[str, float] = {}
-    for turn in trajectory.turns:
-        for name, value in turn.metrics.items():
-            metrics[name] = metrics.get(name, 0.0) + value
     return GroupMember(
         observations=[content_text(turn.observation) for turn in trajectory.turns],
         answers=[content_text(turn.action) for turn in trajectory.turns],
         reward=trajectory.episode_return,
-        metrics=metrics,
+        metrics=trajectory.metrics,
         terminated=trajectory.terminated,
     )
 

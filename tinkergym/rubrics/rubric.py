@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from tinkergym.errors import InvalidRequestError, InvalidRewardError
+from tinkergym.trajectory.trajectory import MEAN
 from tinkergym.user_code.awaiting import settled
 from tinkergym.user_code.scalars import finite_number
 
@@ -35,6 +36,9 @@ class Term:
     """0: only logged."""
     gate: bool = False
     """Whether it must be non-zero; otherwise the reward is 0 and no other term is computed."""
+    average: bool = False
+    """Whether the metric of an episode is the mean over its turns, as `mean/reward/<name>`, instead of the
+    sum. The reward is the same."""
     _facts: frozenset[str] | None = field(init=False, repr=False, default=None)
     _needed: tuple[str, ...] = field(init=False, repr=False, default=())
 
@@ -59,6 +63,11 @@ class Term:
             object.__setattr__(self, "_facts", frozenset(p.name for p in parameters))
         needed = (p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD)
         object.__setattr__(self, "_needed", tuple(needed))
+
+    @property
+    def metric(self) -> str:
+        """The name of its metric."""
+        return (MEAN if self.average else "") + PREFIX + self.name
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -101,7 +110,7 @@ class RubricResult(NamedTuple):
 
     reward: float
     metrics: dict[str, float]
-    """The terms' values, unweighted, as `reward/<term>`."""
+    """The terms' values, unweighted, as `reward/<term>`; of averaged terms as `mean/reward/<term>`."""
 
     @property
     def terms(self) -> dict[str, float]:
@@ -109,7 +118,7 @@ class RubricResult(NamedTuple):
 
         After a gate that was 0, weighted terms are 0, and terms that are only logged are missing.
         """
-        return {name.removeprefix(PREFIX): value for name, value in self.metrics.items()}
+        return {name.removeprefix(MEAN).removeprefix(PREFIX): value for name, value in self.metrics.items()}
 
 
 class Rubric:
@@ -151,11 +160,19 @@ class Rubric:
             raise InvalidRequestError(f"two terms have the name {term.name}", field="terms")
         self._terms[term.name] = term
 
-    def term(self, function: Function | None = None, /, *, weight: float = 1.0, name: str = "") -> Any:
+    def term(
+        self,
+        function: Function | None = None,
+        /,
+        *,
+        weight: float = 1.0,
+        name: str = "",
+        average: bool = False,
+    ) -> Any:
         """Add a function as a term; for use as a decorator, with or without arguments."""
         if function is None:
-            return lambda f: self.term(f, weight=weight, name=name)
-        self.add(Term(name or function.__name__, function, weight))
+            return lambda f: self.term(f, weight=weight, name=name, average=average)
+        self.add(Term(name or function.__name__, function, weight, average=average))
         return function
 
     def gate(self, function: Function | None = None, /, *, weight: float = 0.0, name: str = "") -> Any:
@@ -181,10 +198,10 @@ class Rubric:
         for term in self.terms:
             if not holds:
                 if term.gate or term.weight:
-                    metrics[PREFIX + term.name] = 0.0
+                    metrics[term.metric] = 0.0
                 continue
             value = term.value(facts)
-            metrics[PREFIX + term.name] = value
+            metrics[term.metric] = value
             reward += term.weight * value
             holds = bool(value) or not term.gate
         return RubricResult(finite(reward, "the sum") if holds else 0.0, metrics)

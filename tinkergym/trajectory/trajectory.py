@@ -7,6 +7,7 @@ segments, never the text.
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from enum import StrEnum
 from typing import Annotated, Self
 
@@ -144,6 +145,10 @@ AgentId = Annotated[str, Field(min_length=1, max_length=100)]
 MetricName = Annotated[str, Field(max_length=LONGEST_METRIC_NAME)]
 
 
+MEAN = "mean/"
+"""Prefix of the names of metrics that are averaged over an episode's turns, instead of summed."""
+
+
 class Segment(Record):
     """A run of tokens with an unedited history. All lists have the same length T."""
 
@@ -234,6 +239,22 @@ class Trajectory(Record):
     trained: bool = True
     """Whether the job trains on this seat. False for an opponent's, such as a league's past version or the
     base model; the service sets it when it accepts the record."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The environment's numbers for the whole episode, by name: their sums over the turns.
+
+        Of a name that begins with `mean/`: the mean over the turns that have it.
+        """
+        sums: dict[str, float] = defaultdict(float)
+        counts: dict[str, int] = defaultdict(int)
+        for turn in self.turns:
+            for name, value in turn.metrics.items():
+                sums[name] += value
+                counts[name] += 1
+        return {
+            name: total / counts[name] if name.startswith(MEAN) else total for name, total in sums.items()
+        }
 
     @property
     def episode_return(self) -> float:

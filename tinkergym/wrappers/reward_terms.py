@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -51,6 +51,8 @@ class RewardTerms(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         env: gym.Env[Any, Any],
         terms: Mapping[str, str | Callable[..., Any]] | None = None,
         weights: Mapping[str, float] | None = None,
+        *,
+        average: Sequence[str] = (),
     ) -> None:
         """Wrap an environment.
 
@@ -59,24 +61,30 @@ class RewardTerms(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             terms: Functions by the name of their term, as `module:name` or as objects; only the former can be
                 stored in a spec. `action_characters` and `step` are built in.
             weights: Weights by term; a term without one is only logged.
+            average: Terms whose metric is the mean over an episode's turns, as `mean/reward/<term>`, instead
+                of the sum.
 
         Raises:
-            InvalidRequestError: A weight has no term, or a function cannot be found.
+            InvalidRequestError: A weight or a name in `average` has no term, or a function cannot be found.
         """
         terms, weights = dict(terms or {}), dict(weights or {})
-        RecordConstructorArgs.__init__(self, _disable_deepcopy=True, terms=terms, weights=weights)
+        averaged = {"average": list(average)} if average else {}
+        RecordConstructorArgs.__init__(self, _disable_deepcopy=True, terms=terms, weights=weights, **averaged)
         super().__init__(env)
         functions = {name: BUILT_IN[name] for name in weights if name in BUILT_IN} | {
             name: named(source) if isinstance(source, str) else source for name, source in terms.items()
         }
-        unknown = sorted(set(weights) - set(functions))
+        unknown = sorted({*weights, *average} - set(functions))
         if unknown or not functions:
             have = ", ".join([*functions, *sorted(set(BUILT_IN) - set(functions))])
             problem = f"{unknown[0]} is not a term" if unknown else "there are no terms"
             raise InvalidRequestError(
                 problem, hint=f"pass its function in terms; known terms: {have}", field="weights"
             )
-        self._terms = [Term(name, function, weights.get(name, 0.0)) for name, function in functions.items()]
+        self._terms = [
+            Term(name, function, weights.get(name, 0.0), average=name in average)
+            for name, function in functions.items()
+        ]
         if any(term.name == OWN.removeprefix(PREFIX) for term in self._terms):
             raise InvalidRequestError("the name environment is reserved", field="terms")
         self._observation: Any = None
@@ -116,6 +124,6 @@ class RewardTerms(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         metrics = {OWN: total, **(info.get("metrics") or {})}
         for term in self._terms:
             value = term.value(facts)
-            metrics[PREFIX + term.name] = value
+            metrics[term.metric] = value
             total += term.weight * value
         return observation, finite(total, "the sum"), terminated, truncated, {**info, "metrics": metrics}

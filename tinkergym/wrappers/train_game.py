@@ -25,6 +25,7 @@ from tinkergym.rollout.seat_check import check_players, check_seats, players_off
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.names import LOCAL
 from tinkergym.schema.parsing import parse
+from tinkergym.tasks.pinned import named_hash, refuse_other_data
 from tinkergym.trajectory.trajectory import StopReason, Trajectory
 
 
@@ -56,6 +57,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
 
         Raises:
             InvalidRequestError: A setting is invalid; nothing was started.
+            InvalidEnvironmentError: The tasks are not those with which the job was started.
         """
         super().__init__(env)
         self._environment_prompt = system_prompt_of(env)
@@ -73,6 +75,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
                     field="job_id",
                 )
             check_seats(env, list(known.agents), known.environment.id)
+            refuse_other_data(env, known.data_sha256_of(known.environment), known.environment.id)
             self._spec = known
         transport = self._client.rollout_transport(self.job.id)
         self._renderer = cache(lambda model: Renderer.from_bundle(transport.renderer(model)))
@@ -96,6 +99,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
                 **with_template_read(settings),
                 "rollout": "script",
                 "environment_prompt": self._environment_prompt,
+                "environment_data": named_hash(_name_of(self.env), self.env),
             },
         )
         if not spec.plays_game:

@@ -28,7 +28,7 @@ from tinkergym.schema.jobs.parts import Adapter, LoRA
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.names import LOCAL
 from tinkergym.schema.parsing import parse, refuse_recorded
-from tinkergym.tasks.pinned import named_hash
+from tinkergym.tasks.pinned import named_hash, refuse_other_data
 from tinkergym.trajectory.trajectory import StopReason
 
 DEFAULT_STEPS = 100
@@ -114,6 +114,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
 
         Raises:
             InvalidRequestError: A setting is invalid; nothing was started.
+            InvalidEnvironmentError: The tasks are not those with which the job was started.
         """
         super().__init__(env)
         given = {"steps": steps, "algorithm": algorithm, "adapter": adapter, **settings}
@@ -124,6 +125,8 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         if job_id is not None:
             self.job = self._client.job(job_id)
             self._spec = _spec_to_continue(self.job)
+            recorded = self._spec.data_sha256_of(self._spec.environment)
+            refuse_other_data(env, recorded, self._spec.environment.id)
         else:
             self._spec = parse(
                 RLSpec,

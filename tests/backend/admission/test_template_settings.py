@@ -8,6 +8,7 @@ from backend.admission.template_settings import template_is_settled
 from backend.testing.scripted_catalog import ScriptedCatalog
 from tests.backend.admission.packs import admit, facts, spec
 from tinkergym.errors import TemplateError, TinkerGymError
+from tinkergym.schema.jobs.seats import Train
 from tinkergym.testing import byte_bundle
 from tinkergym.testing.bundles import CHATML
 
@@ -58,3 +59,25 @@ def test_refuses_to_train_on_with_another_template():
     with pytest.raises(TemplateError) as refused:
         job.rendered(byte_bundle())
     assert refused.value.code == "template_changed"
+
+
+class _TwoModels(ScriptedCatalog):
+    """The model `effortless` has a template without variables."""
+
+    def renderer(self, model, chat_template=""):
+        return super().renderer("nano", CHATML if model == "effortless" else DATED)
+
+
+def test_checks_variables_of_every_seat_with_its_own_model():
+    def admitted(**other):
+        seats = {"x": Train(), "o": Train(model="effortless", **other)}
+        own = {"agents": seats, "template_variables": {"effort": "low"}}
+        job = spec(model="nano").model_copy(update=own)
+        return admit(template_is_settled, job, facts(None, _TwoModels(byte_bundle, lambda model: None)))
+
+    job = admitted(template_variables={})
+    assert job.template_date == date.today().isoformat()
+    assert job.for_agent("o").rendered(byte_bundle(chat_template=CHATML)).template_variables == {}
+    with pytest.raises(TemplateError) as refused:
+        admitted()
+    assert refused.value.code == "unknown_template_variable"

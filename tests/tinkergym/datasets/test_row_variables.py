@@ -28,6 +28,19 @@ def test_renders_rows_with_their_variables_unless_job_sets_them(name):
     assert shown({name: {"effort": "low", "more": "so"}}, effort="high") == "high so"
 
 
+def test_renders_rows_with_the_date_of_their_own():
+    dated = byte_bundle(chat_template="{{ strftime_now('%d %b %Y') }}|" + CHATML).with_settings(
+        {}, "2026-01-02"
+    )
+    renderer = Renderer.from_bundle(dated)
+    read = row_reader("sft", renderer, "all")
+    days = [
+        renderer.decode(read({"messages": MESSAGES, **row})[0][0].token_ids).partition("|")[0]
+        for row in ({}, {"template_date": None}, {"template_date": "2025-12-31"})
+    ]
+    assert days == ["02 Jan 2026", "02 Jan 2026", "31 Dec 2025"]
+
+
 @pytest.mark.parametrize(
     "row",
     [
@@ -36,6 +49,9 @@ def test_renders_rows_with_their_variables_unless_job_sets_them(name):
         {"template_variables": {"messages": []}},
         {"chat_template_kwargs": {"efort": 1}},
         {"text": "a text", "template_variables": {"effort": "low"}},
+        {"text": "a text", "template_date": "2026-11-29"},
+        {"template_date": "yesterday"},
+        {"template_date": "2025-12-31"},  # this template writes none
     ],
 )
 def test_refuses_what_has_no_effect(row):

@@ -117,3 +117,10 @@ def test_returns_result_from_single_turn_environment_as_is():
     _, reward, _, _, info = env.step("42")
     assert reward == 1.5
     assert info["metrics"]["reward/near"] == 1.0
+
+
+def test_names_averaged_terms_so():
+    rubric = Rubric()
+    rubric.term(lambda answer: 2.0, name="polite", average=True)
+    found = rubric.score(answer="")
+    assert (found.reward, found.metrics, found.terms) == (2.0, {"mean/reward/polite": 2.0}, {"polite": 2.0})

@@ -88,3 +88,11 @@ def test_records_it_in_spec_and_makes_it_from_there():
 def test_rejects_step_before_reset():
     with pytest.raises(EpisodeProtocolError):
         RewardTerms(Echo(), weights={"step": 1}).step("x")
+
+
+def test_averages_the_metrics_of_terms_that_ask_for_it():
+    env = RewardTerms(Echo(), weights={"step": -0.5}, average=["step"])
+    ((_, reward, _, _, info),) = stepped(env, "yes")
+    assert (reward, info["metrics"]["mean/reward/step"]) == (0.5, 1.0)
+    with pytest.raises(InvalidRequestError):
+        RewardTerms(Echo(), weights={"step": -0.5}, average=["steps"])

@@ -5,8 +5,14 @@ import gymnasium as gym
 import pytest
 
 import tinkergym as tg
-from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, JobCancelledError
+from tinkergym.errors import (
+    EpisodeProtocolError,
+    InvalidEnvironmentError,
+    InvalidRequestError,
+    JobCancelledError,
+)
 from tinkergym.schema.events import JobState
+from tinkergym.tasks import SequenceTasks
 
 SMALL = tg.GRPO(group_size=2, groups_per_step=2)
 
@@ -315,3 +321,22 @@ def test_raises_at_the_next_call_after_a_job_failed(service, train_remotely):
         while True:
             env.policy.act("The die shows 1.")
             env.step(1)
+
+
+class Riddle(tg.SingleTurnEnv):
+    def __init__(self, rows):
+        self.tasks = SequenceTasks(rows)
+
+    def ask(self, options):
+        return "?"
+
+    def score(self, answer):
+        return 0.0
+
+
+def test_continues_only_with_the_tasks_of_the_job(service, train_remotely):
+    first = train_remotely(Riddle([{"a": 1}]), steps=2, algorithm=SMALL)
+    train_remotely(Riddle([{"a": 1}]), job_id=first.job.id)
+    with pytest.raises(InvalidEnvironmentError) as refused:
+        train_remotely(Riddle([{"a": 2}]), job_id=first.job.id)
+    assert refused.value.code == "data_changed"

@@ -19,6 +19,9 @@ from tinkergym.schema.opponents import Base, External, FixedPlayer, Frozen, Leag
 from tinkergym.schema.refusals import Refusal
 from tinkergym.schema.seat_tools import SeatTools
 
+_OF_A_SEAT = ("model", "adapter", "system_prompt", "sampling", "initial_policy", "template_variables")
+"""Settings that a seat may have in place of the job's."""
+
 
 class RLSpec(PlayedSpec):
     """A complete RL training request: the service needs nothing else to run the job."""
@@ -229,10 +232,10 @@ class RLSpec(PlayedSpec):
         if not isinstance(seat, Train):
             return self
         changes: dict[str, Any] = {
-            name: value
-            for name in ("model", "adapter", "system_prompt", "sampling", "initial_policy")
-            if (value := getattr(seat, name)) is not None
+            name: value for name in _OF_A_SEAT if (value := getattr(seat, name)) is not None
         }
+        if "model" in changes or "template_variables" in changes:
+            changes["template_sha256"] = ""  # It is that of the job's own model and variables.
         if seat.algorithm is not None:
             groups = {name: getattr(self.algorithm, name) for name in GROUPS}
             changes["algorithm"] = seat.algorithm.model_copy(update=groups)

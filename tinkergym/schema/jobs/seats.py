@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from tinkergym.schema.algorithm_registry import Algorithm
+from tinkergym.schema.chat_templates import TemplateVariables
 from tinkergym.schema.ids import POLICY_REF
 from tinkergym.schema.jobs.parts import Adapter, Sampling
 from tinkergym.schema.model import Choice
@@ -35,6 +36,8 @@ class Train(Choice):
     """As in a job. None uses the job's."""
     model: str | None = Field(None, max_length=500)
     """None means the job's. Another base model is loaded next to it while the job runs."""
+    template_variables: TemplateVariables | None = None
+    """Replace the job's as a whole, for the chat template of the seat's model. None uses the job's."""
 
     @field_validator("tools", mode="before")
     @classmethod

@@ -14,7 +14,7 @@ from tinkergym.schema.chat_templates import (
     TemplateVariables,
     template_text,
 )
-from tinkergym.schema.ids import POLICY_REF
+from tinkergym.schema.ids import POLICY_REF, policy_of
 from tinkergym.schema.jobs.answers import DefaultAnswers
 from tinkergym.schema.jobs.parts import (
     Adapter,
@@ -83,10 +83,13 @@ class TrainingSpec(DefaultAnswers, UserSettings):
             raise refusal.in_validator()
         return self
 
-    def rendered_by(self, job_id: str) -> str:
-        """Return whose renderer its episodes use: the model's, or the job's own."""
-        own = self.chat_template or self.template_variables or self.template_date
-        return job_id if own else self.model
+    def rendered_by(self, job_id: str, agent: str = "") -> str:
+        """Return whose renderer an agent's policy uses: a model's, the job's, or its own."""
+        seat = self.for_agent(agent)
+        if not (seat.chat_template or seat.template_variables or seat.template_date):
+            return seat.model
+        of_job = (seat.model, seat.template_variables) == (self.model, self.template_variables)
+        return job_id if of_job else policy_of(job_id, agent)
 
     def rendered(self, bundle: RendererBundle) -> RendererBundle:
         """Return the renderer of the job's own model as its training uses it.

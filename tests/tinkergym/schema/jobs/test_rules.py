@@ -158,11 +158,6 @@ BROKEN = [
         "chat_template",
         {**PLAYED, "agents": {"x": Train(model="other"), "o": Train()}, "chat_template": "plain"},
     ),
-    (
-        "variables_of_several_models",
-        "template_variables",
-        {**PLAYED, "agents": {"x": Train(model="other"), "o": Train()}, "template_variables": {"a": 1}},
-    ),
     ("game_at_a_server", "agents", against(opponents.Replay("job-1"), environment=AT_A_SERVER)),
     (
         "game_at_a_server",

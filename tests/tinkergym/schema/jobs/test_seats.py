@@ -131,3 +131,14 @@ def test_seats_one_policy_everywhere_in_self_play_with_random_anchor():
     assert seated.agents == {"x": Train(), "o": SharedWith("x")}
     assert seated.self_play.anchors == [opponents.Scripted("random")]
     assert spec.seated(["x", "o"], []).self_play.anchors == [opponents.Base()]
+
+
+def test_renders_each_seat_with_its_own_model_and_variables():
+    seats = {"x": Train(), "o": Train(model="other"), "y": Train(template_variables={"effort": "low"})}
+    job = of_game(seats, template_variables={"effort": "high"})
+    assert job.for_agent("o").template_variables == {"effort": "high"}
+    assert job.for_agent("y").template_variables == {"effort": "low"}
+    names = [job.rendered_by("job-1", agent) for agent in seats]
+    assert names == ["job-1", "job-1/o", "job-1/y"]
+    plain = job.model_copy(update={"template_variables": {}})
+    assert [plain.rendered_by("job-1", agent) for agent in seats] == ["nano", "other", "job-1/y"]

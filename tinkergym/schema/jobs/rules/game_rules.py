@@ -145,14 +145,6 @@ GAME = RuleTable(
             "leave out one of them",
         ),
         Rule(
-            "variables_of_several_models",
-            lambda job: (job.template_variables or job.template_date) and job.other_models,
-            "template_variables",
-            "and template_date cannot be set while agents use several base models, which have their own "
-            "templates",
-            "let the game set them (template_variables in the info of reset), or use one base model",
-        ),
-        Rule(
             "game_at_a_server",
             _only_in_a_pack,
             "agents",
