@@ -39,7 +39,7 @@ HOSTILE = ["²", "--5", "-", "", " ", "٣", "1" * 5000, "-" * 5000 + "1", "0x10"
 
 
 @given(st.one_of(st.sampled_from(HOSTILE), st.text(), st.from_regex(r"-{0,3}[0-9²٣]{0,12}")))
-def test_judges_every_text_by_first_rubric_of_the_page(answer):
+def test_judges_every_text_by_gated_rubric_of_the_page(answer):
     reward = page_rubric().score(answer=answer, gold="42").reward
     assert 0 <= reward <= 1.2
     if answer in HOSTILE:
@@ -64,5 +64,6 @@ def test_passes_checks_by_environment_with_the_pages_rubric():
 @cache
 def page_rubric():
     names = {}
-    exec(next(BLOCK.finditer((DOCS / "rewards.md").read_text(encoding="utf-8")))["code"], names)
+    blocks = BLOCK.finditer((DOCS / "rewards.md").read_text(encoding="utf-8"))
+    exec(next(found["code"] for found in blocks if "def is_number" in found["code"]), names)
     return names["rubric"]

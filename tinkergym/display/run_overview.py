@@ -16,7 +16,7 @@ from pydantic import JsonValue
 
 from tinkergym.display.html import curve, document, table
 from tinkergym.display.progress import duration, evaluation_line, sparkline, update_line
-from tinkergym.schema.events import CheckpointView, EpisodeEvent, EvaluationEvent
+from tinkergym.schema.events import CheckpointView, EpisodeEvent, EvaluationEvent, JobState
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.summaries import Alarm, JobLabels, RunSeries, Series
 
@@ -108,10 +108,10 @@ class RunOverview:
         left_text = f", {duration(left)} left" if left and not view.state.final else ""
         again = f", attempt {view.attempt}" if view.attempt > 1 else ""
         yield (
-            f"{view.state}, {steps}{left_text}{again}, {duration(view.used_seconds)} with a place, "
+            f"{view.state}, {steps}{left_text}{again}, ran {duration(view.used_seconds)}, "
             f"{view.used_tokens:,} tokens"
         )
-        if view.reason:
+        if view.reason and not (view.state is JobState.COMPLETED and view.step == spec.steps):
             yield f"reason: {view.reason}"
         if view.error is not None:
             yield f"error: {view.error.message}"

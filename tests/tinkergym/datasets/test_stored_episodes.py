@@ -118,3 +118,11 @@ def test_hands_template_variables_on_to_rows():
     assert [row["template_variables"]["effort"] for row in kept.to_sft()] == ["low", "low", "low", "high"]
     assert [row["template_variables"] for row in kept.to_preference()] == [{"effort": "low"}]
     assert "template_variables" not in episodes(1.0).to_sft()[0]
+
+
+def test_shows_episodes_in_notebooks():
+    some = episodes(0.0, None)
+    assert some[0].episode_id in some._repr_html_()
+    shown = some[0]._repr_html_()
+    assert ("observation" in shown, "+0" in shown) == (True, True)
+    assert "failed" in some[1]._repr_html_()

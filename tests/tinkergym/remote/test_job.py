@@ -292,3 +292,20 @@ def test_lists_jobs_newest_first(client):
         repr(views) == "[<JobSummary job-3 completed at step 1/1>, <JobSummary job-2 completed at step 1/1>]"
     )
     assert [view.job_id for view in client.jobs(before="job-2")] == ["job-1"]
+
+
+def test_shows_lists_and_comparisons_in_notebooks(client):
+    for name in ("<i>one", "two"):
+        client.train(Echo, steps=2, algorithm=SMALL, name=name).wait()
+    listed = client.jobs(sort="name")
+    assert [one.name for one in listed] == ["<i>one", "two"]
+    table = listed._repr_html_()
+    assert "&lt;i&gt;one" in table
+    assert "<i>" not in table
+    assert "polyline" in client.job("two")._repr_html_()  # whose events nobody has read
+    found = client.compare("<i>one", "two")
+    assert found.settings == {}
+    assert "<pre>" in found._repr_html_()
+    with pytest.raises(InvalidRequestError) as refused:
+        client.compare("two", "two")
+    assert refused.value.field == "jobs"
