@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from scripts.docs_reference import SETTINGS_PAGE, settings_page
 from tinkergym.schema import algorithm_registry
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_shows_the_settings_of_the_service_in_the_repository():
+    assert SETTINGS_PAGE.read_text() == settings_page(), "run `python -m scripts.docs_reference`"
 
 
 def test_runs_the_quickstart_from_top_to_bottom(reader):
