@@ -55,6 +55,7 @@ _COMMON = (
     SettingOption("adapter.rank"),
     SettingOption("initial_policy", "Start from this job's policy.", name="from", metavar="JOB_ID"),
     SettingOption("seed"),
+    SettingOption("name"),
     SettingOption(
         "chat_template", "A Jinja file that replaces the model's own template.", kind=Path, metavar="FILE"
     ),

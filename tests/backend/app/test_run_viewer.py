@@ -77,7 +77,7 @@ def test_shows_data_folder_and_changes_nothing_in_it(tmp_path):
     job_id = store.tenant(LOCAL_TENANT).create_job(spec, {}).job_id
     store.close()
     before = hashlib.sha256((data / DEFAULT_FILE).read_bytes()).hexdigest()
-    page, (found,) = seen(data, tmp_path / "own", "/v1/jobs/summaries")
+    page, (found,) = seen(data, tmp_path / "own", "/v1/jobs")
     assert (page, [one["job_id"] for one in found["jobs"]]) == ("/dashboard", [job_id])
     assert hashlib.sha256((data / DEFAULT_FILE).read_bytes()).hexdigest() == before
 

@@ -111,7 +111,7 @@ def test_ends_the_session_with_revoking_its_key(gateway, browser):
 def test_sees_and_cannot_act_with_a_read_only_key(gateway, browser, spec):
     job_id = gateway.client().post("/v1/jobs", json=spec).json()["job_id"]
     log_in(browser, gateway.store.keys.create(gateway.tenants["ada"], "screen", read_only=True))
-    assert [one["job_id"] for one in browser.get("/v1/jobs/summaries").json()["jobs"]] == [job_id]
+    assert [one["job_id"] for one in browser.get("/v1/jobs").json()["jobs"]] == [job_id]
     assert 'data-read-only="yes"' in browser.get("/dashboard").text
     for path in ("cancel", "pause", "labels"):
         assert browser.post(f"/v1/jobs/{job_id}/{path}", json={}).status_code == 403

@@ -112,8 +112,8 @@ def test_finds_labels_and_shows_job_by_name(run, service, unplayed):
 
 def test_compares_jobs_and_writes_pages_of_them(run, service, tmp_path):
     for seed in (1, 2):
-        run("train", BOARD, "--steps", "3", "--seed", str(seed))
-    compared = run("jobs", "compare", "job-1", "job-2", "--png", str(tmp_path / "a.png"))
+        run("train", BOARD, "--steps", "3", "--seed", str(seed), "--name", f"seed {seed}")
+    compared = run("jobs", "compare", "seed 1", "job-2", "--png", str(tmp_path / "a.png"))
     assert re.search(r"^seed +1 +2$", compared.output, re.MULTILINE), compared.output
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads(run("jobs", "compare", "job-1", "job-2", "--json").output)["settings"] == {
