@@ -87,12 +87,11 @@ class JobContext(Generic[SpecT_co]):
 
     @property
     def other_limits(self) -> dict[str, TokenLimits]:
-        """The limits of the other base models of the job, by name."""
-        models = {agent: self.spec.for_agent(agent).model for agent in self.policies}
+        """The limits of the other base models of the job, by the name of the seat's renderer."""
         return {
-            models[agent]: policy.limits
+            self.spec.rendered_by(self.job_id, agent): policy.limits
             for agent, policy in self.policies.items()
-            if models[agent] != self.spec.model
+            if self.spec.for_agent(agent).model != self.spec.model
         }
 
     @property
