@@ -21,15 +21,24 @@ def named_hash(name: str, env: gym.Env[Any, Any], *, seconds: float = 10.0) -> d
     return {} if sha256 is None else {name: sha256}
 
 
-def refuse_other_data(env: gym.Env[Any, Any], recorded: str, name: str, *, seconds: float = 10.0) -> None:
+def refuse_other_data(
+    env: gym.Env[Any, Any], recorded: str, name: str, *, seconds: float = 10.0, remember: bool = True
+) -> None:
     """Refuse an environment whose tasks are not those with the recorded hash; empty if there is none.
+
+    Args:
+        env: The environment.
+        recorded: The hash.
+        name: The environment's name in the job.
+        seconds: How long to read its tasks at most.
+        remember: Whether environments of this name have equal tasks in this process, if code makes them.
 
     Raises:
         InvalidEnvironmentError: They are others. The code is `data_changed`.
     """
     if not recorded:
         return
-    if all(isinstance(source, InMemoryTasks) for source in sources_of(env)):
+    if remember and all(isinstance(source, InMemoryTasks) for source in sources_of(env)):
         # Tasks that code makes cost as much each time, and do not change while the process lives.
         found = shared(("hash of tasks", name, recorded), lambda: data_sha256(env, seconds=seconds))
     else:

@@ -75,7 +75,8 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
                     field="job_id",
                 )
             check_seats(env, list(known.agents), known.environment.id)
-            refuse_other_data(env, known.data_sha256_of(known.environment), known.environment.id)
+            recorded = known.data_sha256_of(known.environment)
+            refuse_other_data(env, recorded, known.environment.id, remember=False)
             self._spec = known
         transport = self._client.rollout_transport(self.job.id)
         self._renderer = cache(lambda model: Renderer.from_bundle(transport.renderer(model)))

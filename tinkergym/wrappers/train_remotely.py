@@ -126,7 +126,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
             self.job = self._client.job(job_id)
             self._spec = _spec_to_continue(self.job)
             recorded = self._spec.data_sha256_of(self._spec.environment)
-            refuse_other_data(env, recorded, self._spec.environment.id)
+            refuse_other_data(env, recorded, self._spec.environment.id, remember=False)
         else:
             self._spec = parse(
                 RLSpec,

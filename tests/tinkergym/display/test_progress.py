@@ -4,7 +4,15 @@ import pytest
 from rich.console import Console
 
 from tinkergym.display.progress import TrainingDisplay, duration
-from tinkergym.schema.events import CheckpointEvent, Event, JobState, StateEvent, StepEvent, WarningEvent
+from tinkergym.schema.events import (
+    CheckpointEvent,
+    EvaluationEvent,
+    Event,
+    JobState,
+    StateEvent,
+    StepEvent,
+    WarningEvent,
+)
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 
@@ -141,3 +149,19 @@ def test_returns_each_step_once_although_a_resume_repeats_it():
 )
 def test_writes_time_as_people_say_it(seconds, text):
     assert duration(seconds) == text
+
+
+def test_counts_alarms_at_the_end():
+    done = EvaluationEvent(
+        name="held", step=2, policy_version=2, episodes=4, failed_episodes=0, mean=0.5, overlap=0.5
+    )
+    text = shown(
+        step(1), step(2), done, WarningEvent(name="equal_rewards", message="m", step=2), terminal=False
+    )
+    last = text.splitlines()[-1]
+    assert [
+        name
+        for name in ("failed_episodes ×6", "evaluation_overlap ×1", "equal_rewards ×1")
+        if name not in last
+    ] == []
+    assert "alarms" not in shown(step(1).model_copy(update={"failed_episodes": 0}), terminal=False)
