@@ -28,7 +28,7 @@ def test_rejects_unlisted_server_when_the_job_is_submitted(client, spec):
         error = response.json()["error"]
         assert (response.status_code, error["field"]) == (422, "environment.kwargs.url")
         assert "environment_urls" in error["hint"]
-    assert client.get("/v1/jobs").json() == {"jobs": []}
+    assert client.get("/v1/jobs").json()["jobs"] == []
 
 
 def test_shows_token_of_a_job_in_no_view_or_database(gateway, client, spec, allowed):
