@@ -78,6 +78,7 @@ def fill_the_cache(lab):
     return max(seen)
 
 
+@pytest.mark.full("fills a cache of many megabytes; `test_memory` gives memory back")
 def test_gives_memory_back_at_rest_and_learns_same_bits(resting_lab):
     lab = resting_lab
     learned = []
