@@ -293,6 +293,7 @@ def running_gateway(tmp_path_factory):
         bodies_bytes=600_000,
         request_seconds=1.5,
         job_bytes=100_000,
+        samples_in_flight=4,
         connections=100,
         stored_images=4,
     )
