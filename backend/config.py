@@ -75,6 +75,8 @@ class GatewayLimits(Settings):
     """Time for one evaluation."""
     data_bytes: int = Field(4 * 2**30, ge=1024)
     """Datasets that one tenant may keep on the service's disk, for SFT and preference jobs."""
+    adapter_bytes: int = Field(2 * 2**30, ge=1024)
+    """Largest file of an adapter that a tenant sends, and all parts of such files that wait for the rest."""
     image_bytes: int = Field(MOST_BYTES, ge=1024, le=MOST_BYTES)
     """Largest image file. At most `body_bytes`. It can be lowered, but not raised: clients and
     environments refuse larger ones themselves."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
+from backend.catalog.adapter_files import SentAdapter, WrittenAdapter
 from backend.catalog.models import ModelFacts
 from backend.compute.memory import machine_bytes
 from backend.config import ServiceConfig
@@ -35,6 +37,15 @@ class ModelCatalog(Protocol):
 
         Raises:
             UnknownModelError: The service does not offer the model, or it cannot be read.
+        """
+        ...
+
+    def adapter(self, model: str, sent: SentAdapter, out: Path) -> WrittenAdapter:
+        """Check an adapter of a model, and write it as a checkpoint into an existing folder.
+
+        Raises:
+            UnknownModelError: The service does not offer the model, or it cannot be read.
+            InvalidRequestError: The adapter cannot be trained on, or belongs to another model.
         """
         ...
 

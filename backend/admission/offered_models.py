@@ -7,6 +7,7 @@ from contextlib import suppress
 from copy import copy
 from pathlib import Path
 
+from backend.catalog.adapter_files import SentAdapter, WrittenAdapter
 from backend.catalog.limited_reads import Reads
 from backend.catalog.models import ModelFacts, load_renderer_bundle, read_model_facts, resolve_model
 from backend.config import ServiceConfig
@@ -151,6 +152,15 @@ class FileCatalog:
         """
         directory = self._directory(model)
         return read_model_facts(directory) if model in self._config.models else self._reads.facts(directory)
+
+    def adapter(self, model: str, sent: SentAdapter, out: Path) -> WrittenAdapter:
+        """Check an adapter of a model, and write it as a checkpoint into an existing folder.
+
+        Raises:
+            UnknownModelError: The service does not offer the model, or it cannot be read.
+            InvalidRequestError: The adapter cannot be trained on, or belongs to another model.
+        """
+        return self._reads.adapter(self._directory(model), sent, out)
 
     def _directory(self, model: str, *, with_weights: bool = True) -> Path:
         if model not in self._config.models and self._holds(model):

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from backend.catalog.adapter_files import SentAdapter, WrittenAdapter, write_adapter
+from backend.catalog.adapter_settings import refused
 from backend.catalog.model_check import MOST_SCANNED_BYTES, refuse_unfit
 from backend.catalog.models import ModelFacts, load_renderer_bundle, read_model_facts
 from backend.catalog.template_probe import probe_template
@@ -54,6 +56,10 @@ class Reads:
         """Refuse a model that cannot be trained, as far as its files show."""
         refuse_unfit(model, directory, most_scanned_bytes=MOST_SCANNED_BYTES)
 
+    def adapter(self, directory: Path, sent: SentAdapter, out: Path) -> WrittenAdapter:
+        """Do what `write_adapter` does, for a model in `directory`."""
+        return write_adapter(sent, directory, out)
+
 
 class LimitedReads(Reads):
     """The same in children, one question to each at a time. Thread-safe; must be closed.
@@ -91,6 +97,11 @@ class LimitedReads(Reads):
         """Refuse a model that cannot be trained, or whose files exceed a limit of the child."""
         _asked(self._models, "fit", [model, str(directory)], _unreadable)
 
+    def adapter(self, directory: Path, sent: SentAdapter, out: Path) -> WrittenAdapter:
+        """Do what `write_adapter` does; files that exceed a limit of the child are refused."""
+        asked = [dataclasses.asdict(sent) | {"file": str(sent.file)}, str(directory), str(out)]
+        return WrittenAdapter(**_asked(self._models, "adapter", asked, _unreadable_adapter))
+
     def close(self) -> None:
         """End the children."""
         self._templates.close()
@@ -110,6 +121,10 @@ def _unreadable(limit: str) -> TinkerGymError:
         hint="use the model's original files, or ask the operator to offer it in `models`",
         field="model",
     )
+
+
+def _unreadable_adapter(limit: str) -> TinkerGymError:
+    return refused(f"reading the adapter was ended by a limit of the service ({limit})", "use a smaller one")
 
 
 def _asked(
@@ -148,6 +163,9 @@ _CALLS: Mapping[str, Callable[..., Any]] = {
     ),
     "facts": _facts,
     "fit": lambda model, directory: Reads().refuse_unfit(model, Path(directory)),
+    "adapter": lambda sent, directory, out: dataclasses.asdict(
+        write_adapter(SentAdapter(**{**sent, "file": Path(sent["file"])}), Path(directory), Path(out))
+    ),
 }
 
 

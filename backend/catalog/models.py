@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from backend.catalog.architecture import CONTEXT_KEYS, context_length
 from backend.catalog.image_rules import image_rules
 from backend.catalog.template_probe import Probe, probe_template
-from backend.catalog.tensor_files import tensors_of_file
+from backend.catalog.tensor_files import stored_tensors, tensors_of_file, weights_sample_sha256
 from backend.compute.seeing import sees
 from tinkergym.agent.turn_ends import special_ids
 from tinkergym.errors import TemplateError, UnknownModelError
@@ -268,6 +268,7 @@ def load_renderer_bundle(
         context_length=most_tokens,
         images=images,
         sha256=hashlib.sha256(content.encode()).hexdigest(),
+        base_sha256=_base_sha256(directory),
         processor_files=_processor_files(directory) if images else {},
         trained_with=_trained_with(directory),
     )
@@ -282,14 +283,11 @@ def _processor_files(directory: Path) -> dict[ProcessorFile, str]:
     }
 
 
-def model_fingerprint(directory: Path) -> str:
-    """Hash a model's configuration and weights, so that a checkpoint can identify its base model."""
-    digest = hashlib.sha256()
-    for path in [directory / "config.json", *sorted(directory.glob("*.safetensors"))]:
-        digest.update(path.name.encode())
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
+def _base_sha256(directory: Path) -> str:
+    """Identify the weights by which an exported adapter knows its base model."""
+    if not any(directory.glob("*.safetensors")):
+        return ""
+    return weights_sample_sha256(stored_tensors(directory))
 
 
 def _folder(target: str) -> Path | None:

@@ -6,6 +6,7 @@ process. The files also say how much memory a pool of the model will need.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from tinkergym.basics.user_json import read_json
 from tinkergym.errors import UnknownModelError
 
 WHOLE = "model.safetensors"
@@ -28,6 +30,7 @@ _MOST_DIMENSIONS = 64
 _LARGEST_NUMBER = 2**63 - 1
 _CHUNK_BYTES = 1 << 22
 _READERS = 4
+_SAMPLED = 64
 _INSTEAD = "download the model again, or write it again with save_pretrained"
 
 _BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U8": 8}
@@ -73,7 +76,7 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
     return tensors
 
 
-def tensors_of_file(path: Path) -> dict[str, StoredTensor]:
+def tensors_of_file(path: Path, *, most_header_bytes: int = _MOST_HEADER_BYTES) -> dict[str, StoredTensor]:
     """Return the tensors of one file, by name.
 
     Raises:
@@ -81,7 +84,7 @@ def tensors_of_file(path: Path) -> dict[str, StoredTensor]:
     """
     try:
         size = path.stat().st_size
-        length, header = _header(path, size)
+        length, header = _header(path, size, most_header_bytes)
         tensors = {
             name: _stored(path, 8 + length, entry) for name, entry in header.items() if name != "__metadata__"
         }
@@ -114,10 +117,39 @@ def first_not_finite(tensors: dict[str, StoredTensor], *, most_bytes: int | None
 def _is_finite(tensor: StoredTensor) -> bool:
     width, exponent = _EXPONENTS[tensor.dtype]
     mask = np.array(exponent, dtype=width)
-    return not any((np.frombuffer(chunk, dtype=width) & mask == mask).any() for chunk in _chunks(tensor))
+    return not any((np.frombuffer(chunk, dtype=width) & mask == mask).any() for chunk in chunks_of(tensor))
 
 
-def _chunks(tensor: StoredTensor) -> Iterator[bytes]:
+def weights_sample_sha256(tensors: Mapping[str, StoredTensor]) -> str:
+    """Identify a model by its tensors' names and shapes and some of their values.
+
+    How the files are divided, and whether their types are wider than the values need, makes no difference.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        with tensor.file.open("rb") as file:
+            file.seek(tensor.begin)
+            sample = file.read(min(tensor.end - tensor.begin, _SAMPLED * _BITS.get(tensor.dtype, 8) // 8))
+        digest.update(f"{name}|{tensor.shape}|".encode())
+        digest.update(as_float32(tensor.dtype, sample))
+    return digest.hexdigest()
+
+
+def as_float32(dtype: str, values: bytes) -> bytes:
+    """Return numbers of one of the common types as float32; others as they are."""
+    if dtype == "BF16":  # the upper half of a float32
+        return (np.frombuffer(values, dtype="<u2").astype("<u4") << 16).tobytes()
+    wider = {"F16": "<f2", "F64": "<f8"}.get(dtype)
+    return values if wider is None else np.frombuffer(values, dtype=wider).astype("<f4").tobytes()
+
+
+def chunks_of(tensor: StoredTensor) -> Iterator[bytes]:
+    """Read a tensor's bytes in pieces of a whole number of values.
+
+    Raises:
+        UnknownModelError: The file was truncated meanwhile.
+    """
     with tensor.file.open("rb") as file:
         file.seek(tensor.begin)
         left = tensor.end - tensor.begin
@@ -157,14 +189,16 @@ def _beginning(path: Path, most_bytes: int) -> bytes:
         return file.read(most_bytes)  # A truncated header is not valid JSON any more.
 
 
-def _header(path: Path, size: int) -> tuple[int, Any]:
+def _header(path: Path, size: int, most_bytes: int) -> tuple[int, Any]:
     if not path.is_file():
         raise ValueError("it is not a regular file")  # Opening a pipe would wait for its writer.
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         if length > size - 8:
             raise ValueError(f"its header has {length} bytes, but the file only {size}")
-        return length, json.loads(file.read(min(length, _MOST_HEADER_BYTES)))
+        if length > most_bytes:
+            raise ValueError(f"its header has {length} bytes, more than {most_bytes}")
+        return length, read_json(file.read(length))
 
 
 def _stored(path: Path, start: int, entry: Any) -> StoredTensor:

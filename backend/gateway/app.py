@@ -13,6 +13,7 @@ from backend.evaluations.playing import Evaluations
 from backend.gateway import (
     error_responses,
     routes_account,
+    routes_adapters,
     routes_data,
     routes_episodes,
     routes_evaluations,
@@ -113,6 +114,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
     for module in (
         routes_jobs,
         routes_lifecycle,
+        routes_adapters,
         routes_data,
         routes_events,
         routes_episodes,

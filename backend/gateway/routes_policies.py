@@ -53,6 +53,7 @@ def find_policy(tenant: Tenant, reference: Annotated[str, Query(max_length=200)]
         job_id=found.job_id,
         agent=found.agent,
         model=found.policy.model,
+        adapter=found.policy.adapter,
         version=None if ref.is_newest else found.version(field="reference"),
         kept=[view.policy_version for view in found.kept],
     )

@@ -79,7 +79,8 @@ def open_for(directory: Path, adapter: LoRA | FullParameters, *, base: LoadedMod
             code="other_adapter",
             field="adapter",
         )
-    if manifest.model_fingerprint != base.fingerprint:
+    # Of an adapter from elsewhere the base model is known by its layers only.
+    if manifest.model_fingerprint and manifest.model_fingerprint != base.fingerprint:
         raise ConflictError(
             f"checkpoint {directory} was written for a different base model than {base.path}",
             hint="serve the model the job started with, under the same name",

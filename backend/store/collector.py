@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
 
+from backend.store.adapter_parts import drop_old_parts
 from backend.store.blobs import BlobMissingError, Blobs
 from backend.store.images import image_folder
 from backend.store.store import Store
@@ -66,6 +67,7 @@ class Collector:
             yield job_id
         for tenant in _listed(self._uploads):
             drop_loose_chunks(self._uploads.below(tenant), before=before)
+            drop_old_parts(self._uploads.below(tenant), before=before)
             yield tenant
         for tenant_id in self._store.tenants_with_images():
             self._collect_images(tenant_id, before)

@@ -12,10 +12,11 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, select, update
 
 from backend.store import lifecycle
-from backend.store.database import Database
+from backend.store.database import Database, write_row
 from backend.store.image_rows import ImageRows
 from backend.store.job_rows import (
     FINAL_STATES,
+    NO_AGENT,
     append,
     checkpoint_views,
     enter_state,
@@ -36,11 +37,18 @@ from backend.store.postgres import DuplicateRowError
 from backend.store.references import ReferredPolicy, find_policy
 from backend.store.secret_rows import put_secret
 from backend.store.served_names import NameRows
-from backend.store.tables import episodes, events, facts, jobs, policy_calls
+from backend.store.tables import checkpoints, episodes, events, facts, jobs, policy_calls
 from backend.store.tenant_lists import TenantLists
 from backend.store.tenant_runs import TenantRuns
 from tinkergym.errors import ConflictError, NotFoundError
-from tinkergym.schema.events import CheckpointView, EvaluationEvent, Event, JobState, StateEvent
+from tinkergym.schema.events import (
+    CheckpointEvent,
+    CheckpointView,
+    EvaluationEvent,
+    Event,
+    JobState,
+    StateEvent,
+)
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.spec import JobSpec, stored_spec
 from tinkergym.schema.jobs.view import INSTALLED_PACKS, InstalledPack, JobView
@@ -110,44 +118,80 @@ class TenantStore(TenantRuns, TenantLists):
         except DuplicateRowError:  # At the same time, by another process; now it is there to be found.
             return self._create_job(sent)
 
+    def add_adapter(
+        self, job_id: str, spec: JobSpec, view: CheckpointView, idempotency_key: str, request_sha256: str
+    ) -> JobView:
+        """Record an adapter that was made elsewhere: as the policy of a job that has completed.
+
+        Args:
+            job_id: From `new_job_id`; the checkpoint is stored under it.
+            spec: Whose policy it is.
+            view: Its only checkpoint.
+            idempotency_key: As for `create_job`.
+            request_sha256: As for `create_job`.
+        """
+        sent = _Request(spec, {}, idempotency_key, request_sha256, ())
+        with self._db.write() as connection:
+            made = self._insert(connection, sent, job_id)
+            if made.job_id != job_id:  # It was sent twice at the same time.
+                return made
+            policy_id = policies_by_agent(connection, job_id)[NO_AGENT]
+            keys = {"policy_id": policy_id, "step": view.step}
+            write_row(connection, checkpoints, keys, {"view": view.model_dump_json()})
+            append(
+                connection,
+                job_id,
+                made.last_seq,
+                self._clock(),
+                CheckpointEvent(
+                    step=view.step, policy_version=view.policy_version, key=view.key, sha256=view.sha256
+                ),
+            )
+            ended = StateEvent(state=JobState.COMPLETED, reason="the adapter is stored")
+            enter_state(connection, self._own(connection, job_id), self._clock(), ended, step=view.step)
+            return job_view(self._own(connection, job_id))
+
     def _create_job(self, sent: _Request) -> JobView:
+        with self._db.write() as connection:
+            return self._insert(connection, sent, self.new_job_id())
+
+    def _insert(self, connection: Connection, sent: _Request, job_id: str) -> JobView:
         spec, idempotency_key, request_sha256 = sent.spec, sent.idempotency_key, sent.sha256
         written = spec.model_dump_json()
         now = self._clock()
-        with self._db.write() as connection:
-            earlier = self._of_key(connection, idempotency_key)
-            if earlier is not None:
-                if _was_sent(earlier, request_sha256) or earlier.spec == written:
-                    return job_view(earlier)
-                raise ConflictError(
-                    f"the Idempotency-Key {idempotency_key!r} was already used for {earlier.job_id}, a "
-                    f"different request",
-                    hint="send a new Idempotency-Key with a new request",
-                    code="key_used",
-                )
-            job_id = self._new_job_id()
-            connection.execute(
-                jobs.insert().values(
-                    job_id=job_id,
-                    tenant_id=self.tenant_id,
-                    idempotency_key=idempotency_key or None,
-                    request_sha256=request_sha256 or None,
-                    spec=written,
-                    model=spec.model,
-                    other_models=json.dumps(_other_models(spec)),
-                    packs=json.dumps(dict(sent.packs)),
-                    client_packs=INSTALLED_PACKS.dump_json(list(sent.client_packs)).decode(),
-                    state=JobState.QUEUED.value,
-                    budget=None if spec.budget is None else spec.budget.model_dump_json(),
-                    created_at=now,
-                    updated_at=now,
-                )
+        earlier = self._of_key(connection, idempotency_key)
+        if earlier is not None:
+            if _was_sent(earlier, request_sha256) or earlier.spec == written:
+                return job_view(earlier)
+            raise ConflictError(
+                f"the Idempotency-Key {idempotency_key!r} was already used for {earlier.job_id}, a "
+                f"different request",
+                hint="send a new Idempotency-Key with a new request",
+                code="key_used",
             )
-            add_policy(connection, job_id=job_id, tenant_id=self.tenant_id, spec=spec, now=now)
-            append(connection, job_id, 0, now, StateEvent(state=JobState.QUEUED))
-            return job_view(self._own(connection, job_id))
+        connection.execute(
+            jobs.insert().values(
+                job_id=job_id,
+                tenant_id=self.tenant_id,
+                idempotency_key=idempotency_key or None,
+                request_sha256=request_sha256 or None,
+                spec=written,
+                model=spec.model,
+                other_models=json.dumps(_other_models(spec)),
+                packs=json.dumps(dict(sent.packs)),
+                client_packs=INSTALLED_PACKS.dump_json(list(sent.client_packs)).decode(),
+                state=JobState.QUEUED.value,
+                budget=None if spec.budget is None else spec.budget.model_dump_json(),
+                created_at=now,
+                updated_at=now,
+            )
+        )
+        add_policy(connection, job_id=job_id, tenant_id=self.tenant_id, spec=spec, now=now)
+        append(connection, job_id, 0, now, StateEvent(state=JobState.QUEUED))
+        return job_view(self._own(connection, job_id))
 
-    def _new_job_id(self) -> str:
+    def new_job_id(self) -> str:
+        """Return an id for a job that does not exist yet."""
         return f"job-{secrets.token_hex(8)}"
 
     def job_of_request(self, idempotency_key: str, request_sha256: str) -> JobView | None:

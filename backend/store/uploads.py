@@ -74,8 +74,7 @@ class Uploads:
             room: Shared by all uses in this process; without it, each new chunk lists all files.
             most_chunks: The most that the tenant may have.
         """
-        # Tenant ids come from an operator and may contain characters that a key may not.
-        self._blobs = uploads.below(hashlib.sha256(tenant_id.encode()).hexdigest()[:32])
+        self._blobs = uploads.below(tenant_folder(tenant_id))
         self._tenant_id, self._room, self._most_chunks = tenant_id, room or QuotaRoom(), most_chunks
 
     def add_chunk(
@@ -275,6 +274,12 @@ class Uploads:
 
     def _stored(self, data_id: str) -> StoredSet:
         return _stored(self._blobs, data_id)
+
+
+def tenant_folder(tenant_id: str) -> str:
+    """Return the folder of what a tenant uploads."""
+    # Tenant ids come from an operator and may contain characters that a key may not.
+    return hashlib.sha256(tenant_id.encode()).hexdigest()[:32]
 
 
 def drop_loose_chunks(uploads: Blobs, *, before: float) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.admission.facts import Checked
+from backend.catalog.adapter_files import SentAdapter, WrittenAdapter
 from backend.catalog.models import ModelFacts
 from tinkergym.agent.templates import ChatTemplate
 from tinkergym.errors import UnknownEnvironmentError, UnknownModelError
@@ -48,6 +49,10 @@ class ScriptedCatalog:
                 "template_names": sorted(ChatTemplate(chat_template, {}).names),
             }
         return self._bundle().model_copy(update={"model": model, **own})
+
+    def adapter(self, model: str, sent: SentAdapter, out: Path) -> WrittenAdapter:
+        """Refuse all: no model here has weights."""
+        raise UnknownModelError(f"the model {model!r} has no weights", field="model")
 
     def facts(self, model: str) -> ModelFacts:
         """Return facts of a tiny text model."""

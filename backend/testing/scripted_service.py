@@ -274,5 +274,5 @@ class _NumberingTenant(TenantStore):
         super().__init__(database, tenant_id, clock)  # type: ignore[arg-type]
         self._numbers = numbers
 
-    def _new_job_id(self) -> str:
+    def new_job_id(self) -> str:
         return f"job-{next(self._numbers)}"

@@ -53,7 +53,12 @@ _COMMON = (
         "adapter.kind", "Train all parameters instead of a LoRA adapter.", name="full", kind=bool, flag="full"
     ),
     SettingOption("adapter.rank"),
-    SettingOption("initial_policy", "Start from this job's policy.", name="from", metavar="JOB_ID"),
+    SettingOption(
+        "initial_policy",
+        "Start from this job's policy, or from a PEFT adapter: a folder or a hub id.",
+        name="from",
+        metavar="POLICY",
+    ),
     SettingOption("seed"),
     SettingOption("name"),
     SettingOption(

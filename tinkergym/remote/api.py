@@ -17,6 +17,7 @@ from pydantic_core import from_json
 from tinkergym.errors import InternalServiceError, NotFoundError, UnknownModelError
 from tinkergym.remote.transport import Connection
 from tinkergym.remote.user_files import writing_to
+from tinkergym.schema.adapter_upload import AdapterUpload
 from tinkergym.schema.certificate import SignedFacts
 from tinkergym.schema.data import DataManifest, DataView
 from tinkergym.schema.evaluation import BranchRequest, EvaluationLine, EvaluationRequest
@@ -230,6 +231,16 @@ class Api:
     def put_chunk(self, sha256: str, body: bytes) -> None:
         """Upload a chunk of data. Repeating the call has no effect."""
         self.connection.call("PUT", f"/v1/data/chunks/{sha256}", body=body)
+
+    def put_adapter_part(self, sha256: str, body: bytes) -> None:
+        """Upload a part of an adapter. Repeating the call has no effect."""
+        self.connection.call("PUT", f"/v1/adapters/parts/{sha256}", body=body)
+
+    def add_adapter(self, wanted: AdapterUpload) -> JobView:
+        """Make a policy of an adapter whose parts were uploaded."""
+        with _folders_of_the_service({"model": wanted.model}):
+            body = self.connection.call("POST", "/v1/adapters", body=wanted.model_dump_json().encode())
+        return _read(JobView, body)
 
     def models(self) -> list[ModelView]:
         """List the service's models."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from os import PathLike
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -24,6 +25,7 @@ from tinkergym.recording.agent_program import Play
 from tinkergym.recording.session_server import SessionServer
 from tinkergym.registration.environments import make_environment
 from tinkergym.remote import client_evaluations, discovery
+from tinkergym.remote.adapter_import import begin_from, import_adapter, is_adapter
 from tinkergym.remote.agent_jobs import MakeProgram, Tasks, check_tasks, program_ref, program_settings
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import ask
@@ -175,7 +177,7 @@ class Client:
             steps: Train steps. Required.
             model: A model name of the service, a model directory on its machine, or a Hugging Face hub id.
             algorithm: How the policy learns: `GRPO(...)`, `RLOO(...)`, ...; None means `GRPO()`.
-            adapter: `LoRA(...)` or `FullParameters()`; None means `LoRA()`.
+            adapter: `LoRA(...)` or `FullParameters()`; None means that of `initial_policy`, or `LoRA()`.
             rollout: "server" or "client"; an explicit value always wins.
             env_kwargs: Arguments of the environment; JSON values.
             report_to: Trackers that receive every step, as in `Job.report_to`.
@@ -185,12 +187,13 @@ class Client:
             InvalidRequestError: A setting is invalid; nothing was started.
             UnknownEnvironmentError: Neither the service nor this process knows the id.
         """
+        callbacks = callbacks_of(report_to)
+        adapter, settings = self.beginning(model, adapter, settings)
         chosen = {
             "model": model,
             "algorithm": GRPO() if algorithm is None else algorithm,
-            "adapter": LoRA() if adapter is None else adapter,
+            "adapter": adapter,
         }
-        callbacks = callbacks_of(report_to)
         job = self._play("rl", env, env_kwargs, rollout, chosen | _given(steps=steps) | settings)
         return job.report_to(*callbacks)
 
@@ -282,7 +285,7 @@ class Client:
             epochs: Passes over the data; by default one.
             batch_size: Rows per step; None means 32, or all if there are fewer.
             learning_rate: Peak learning rate.
-            adapter: `LoRA(...)` or `FullParameters()`; None means `LoRA()`.
+            adapter: `LoRA(...)` or `FullParameters()`; None means that of `initial_policy`, or `LoRA()`.
             eval_data: For evaluation; or pass `held_out=0.1` to hold out a fraction of `data`.
             answers: Train on all assistant messages of a conversation, or only on the last.
             on_overlong: "drop" skips rows longer than the model's context, "refuse" raises an error.
@@ -294,8 +297,9 @@ class Client:
             InvalidRequestError: A row cannot be trained on (the message names line, field and reason), or a
                 setting is invalid; nothing was started.
         """
-        given = {"batch_size": batch_size, "learning_rate": learning_rate, "adapter": adapter, **settings}
         callbacks = callbacks_of(report_to)
+        adapter, settings = self.beginning(model, adapter, settings)
+        given = {"batch_size": batch_size, "learning_rate": learning_rate, "adapter": adapter, **settings}
         spec = written_job(
             self._api,
             "sft",
@@ -341,7 +345,7 @@ class Client:
             epochs: Passes over the data; by default one.
             batch_size: Pairs per step; None means 32, or all if there are fewer.
             learning_rate: Peak learning rate.
-            adapter: `LoRA(...)` or `FullParameters()`; None means `LoRA()`.
+            adapter: `LoRA(...)` or `FullParameters()`; None means that of `initial_policy`, or `LoRA()`.
             eval_data: For evaluation; or pass `held_out=0.1` to hold out a fraction of `data`.
             on_overlong: "drop" skips rows longer than the model's context, "refuse" raises an error.
             ignore: Columns to skip; other unknown columns are refused.
@@ -352,6 +356,7 @@ class Client:
             InvalidRequestError: A row cannot be trained on (the message names line, field and reason), or a
                 setting is invalid; nothing was started.
         """
+        adapter, settings = self.beginning(model, adapter, settings)
         given = {"batch_size": batch_size, "learning_rate": learning_rate, "adapter": adapter, "loss": loss}
         callbacks = callbacks_of(report_to)
         spec = written_job(
@@ -400,7 +405,8 @@ class Client:
             InvalidRequestError: A setting is invalid, or the teacher has a different tokenizer.
             NotFoundError: The teacher is not one of your jobs, or has no checkpoint.
         """
-        chosen = {"model": model, "adapter": LoRA() if adapter is None else adapter}
+        adapter, settings = self.beginning(model, adapter, settings)
+        chosen = {"model": model, "adapter": adapter}
         said = _given(teacher=teacher, steps=steps)
         callbacks = callbacks_of(report_to)
         job = self._play("distillation", env, env_kwargs, rollout, chosen | said | settings)
@@ -514,19 +520,53 @@ class Client:
 
         Args:
             model: As in `train`.
-            adapter: `LoRA(...)` or `FullParameters()`; None means `LoRA()`.
-            initial_policy: `job-...@40`, `job-...@step:40`, ..., to start from a trained policy.
+            adapter: `LoRA(...)` or `FullParameters()`; None means that of `initial_policy`, or `LoRA()`.
+            initial_policy: `job-...@40`, `job-...@step:40`, ..., to start from a trained policy; or the
+                folder or hub id of a PEFT adapter.
             **settings: Any other field of `PolicySpec`: seed, idle_seconds, keep_checkpoints, name, ...
 
         Raises:
             InvalidRequestError: A setting is invalid; nothing was started.
         """
         refuse_recorded(settings)
-        chosen = {"kind": "policy", "model": model, "adapter": LoRA() if adapter is None else adapter}
-        spec = parse_spec(chosen | {"initial_policy": initial_policy} | with_template_read(settings))
+        adapter, settings = self.beginning(model, adapter, {**settings, "initial_policy": initial_policy})
+        chosen = {"kind": "policy", "model": model, "adapter": adapter}
+        spec = parse_spec(chosen | with_template_read(settings))
         self._renderer(spec)  # Refuses an unknown model or variable before it is a job.
         view = self._api.create_job(spec, idempotency_key=uuid.uuid4().hex)
         return TrainingPolicy(self._api, view, self._renderer(view.spec))
+
+    def import_adapter(self, source: str | PathLike[str], *, model: str = "", name: str = "") -> Job:
+        """Make a policy of a LoRA adapter that PEFT saved, or that was exported here or elsewhere.
+
+        Sending it takes no place among the jobs. The same adapter is kept once.
+
+        Args:
+            source: A folder with `adapter_config.json` and `adapter_model.safetensors`, or a hub id of one.
+            model: Its base model, as in `train`; empty is the one that it names.
+            name: A label to find it in `jobs`.
+
+        Returns:
+            A completed job: its `policy()` acts, and its `id` is an `initial_policy`, an opponent, a teacher.
+
+        Raises:
+            InvalidRequestError: It is not plain LoRA in safetensors, or belongs to another base model; the
+                message says what is not supported.
+        """
+        return Job(self._api, import_adapter(self._api, source, model=model, name=name))
+
+    def beginning(
+        self, model: str, adapter: Adapter | Mapping[str, Any] | None, settings: dict[str, Any]
+    ) -> tuple[Adapter | Mapping[str, Any], dict[str, Any]]:
+        """Return a job's adapter, by default that of its initial policy, and settings with a reference to it.
+
+        An adapter that is named by its folder or hub id is imported.
+        """
+        known = None
+        if begins := settings.get("initial_policy"):
+            reference, known = begin_from(self._api, begins, model)
+            settings = {**settings, "initial_policy": reference}
+        return (known or LoRA()) if adapter is None else adapter, settings
 
     def training_policy(self, policy_id: str) -> TrainingPolicy:
         """Open a policy that `create_policy` created, in this script or another.
@@ -732,8 +772,8 @@ class Client:
         Args:
             model: `job-...`, `job-.../AGENT` or `policy-...` for a trained policy, with `@40`, `@step:40`,
                 `@best` or `@latest` for a version; a name to which a version was promoted, without its
-                canary; or a model name of the service, a model directory on its machine, or a Hugging Face
-                hub id.
+                canary; the folder here of a PEFT adapter (`import_adapter`); or a model name of the service,
+                a model directory on its machine, or a Hugging Face hub id.
             system_prompt: Precedes the first observation, instead of the environment's own. None is the
                 prompt used in training, also for an exported folder (`job.export(..., merge=True)`).
             env: The environment in which you call `act`, as in `train`. Its system prompt is read here,
@@ -759,6 +799,8 @@ class Client:
         template, variables = read_template(chat_template), dict(template_variables or {})
         if fault := variables_fault(variables) or day_fault(template_date):
             raise fault.error()
+        if is_adapter(model):
+            model = self.import_adapter(model).id
         if PolicyRef.is_meant(model):
             if template:
                 raise InvalidRequestError(

@@ -20,6 +20,7 @@ from typing import Any
 
 from tinkergym.agent.document_marks import template_text_of, tokenizer_of
 from tinkergym.agent.template_variables import with_defaults
+from tinkergym.certificates.sealing import certify
 from tinkergym.errors import (
     CheckpointCorruptError,
     ConflictError,
@@ -32,6 +33,8 @@ from tinkergym.errors import (
     from_wire,
 )
 from tinkergym.remote.api import Api
+from tinkergym.remote.hub_push import push_folder
+from tinkergym.remote.model_card import CardFacts, hub_base, is_hub_id, model_card
 from tinkergym.remote.user_files import writing_to
 from tinkergym.rollout.table_tools import with_offer
 from tinkergym.schema.events import CheckpointView
@@ -42,6 +45,7 @@ from tinkergym.schema.views import EXPORT_FILE, RendererBundle
 _MANIFEST = "manifest.json"
 _NOT_EXPORTED = frozenset({_MANIFEST, "optimizer.safetensors", "value_head.safetensors"})
 _ADAPTER_FILE = "adapter_model.safetensors"
+_CONFIG_FILE = "adapter_config.json"
 _MERGE_PROGRAM = "backend.learner.merging"
 
 
@@ -58,6 +62,19 @@ class Exported:
     """Why the tokenizer is missing, if it is."""
     without_tools: str = ""
     """Why the system prompt in `tinkergym.json` lacks the description of the policy's tools, if it does."""
+
+    def push_to_hub(self, repository: str, *, private: bool = True, token: str | None = None) -> str:
+        """Upload the folder to the Hugging Face hub, and return the commit's URL.
+
+        Args:
+            repository: `owner/name`; it is created if it does not exist. Other files in it are removed.
+            private: Whether a new repository is private.
+            token: None takes the one of `hf auth login`, or HF_TOKEN.
+
+        Raises:
+            InvalidRequestError: The hub refused it, or cannot be reached. The folder stays.
+        """
+        return push_folder(self.folder, repository, private=private, token=token)
 
 
 def export_policy(
@@ -104,12 +121,13 @@ def export_policy(
         manifest = _download(api, job_id, checkpoint, folder)
         if merges:
             _merge(folder, model, base, str(manifest.get("model_fingerprint", "")))
-        without_tokenizer = _add_tokenizer(api, spec, folder)
+        without_tokenizer, base_sha256 = _add_tokenizer(api, spec, folder)
         without_tools = ""
         origin: dict[str, Any] = {
             "job_id": job_id,
             "policy_version": checkpoint.policy_version,
             "base_model": model,
+            "base_sha256": base_sha256,
             "template_variables": spec.template_variables,
             "template_date": spec.template_date,
         }
@@ -120,6 +138,7 @@ def export_policy(
             origin |= {"system_prompt": prompt, "reasoning": played.reasoning, **tools}
         (folder / EXPORT_FILE).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
         is_adapter = (folder / _ADAPTER_FILE).exists()
+        _add_card(api, job_id, checkpoint, folder, base_sha256)
         size = sum(path.stat().st_size for path in folder.iterdir())
     return Exported(
         folder=out,
@@ -129,6 +148,36 @@ def export_policy(
         without_tokenizer=without_tokenizer,
         without_tools=without_tools,
     )
+
+
+def _add_card(api: Api, job_id: str, checkpoint: CheckpointView, folder: Path, base_sha256: str) -> None:
+    """Write the model card and the certificate, and name the base model by its hub id if it has one."""
+    view = api.job(job_id)
+    spec = view.spec.for_agent(checkpoint.agent)
+    base, revision, config = spec.model, None, folder / _CONFIG_FILE
+    if is_adapter := (folder / _ADAPTER_FILE).exists():
+        settings = json.loads(config.read_text(encoding="utf-8"))
+        base, revision = hub_base(str(settings.get("base_model_name_or_path", "")), spec.model)
+        if is_hub_id(base):
+            settings |= {"base_model_name_or_path": base, "revision": revision}
+            config.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    certificate = None
+    # Runs of earlier versions may have no facts.
+    with contextlib.suppress(NotFoundError):
+        certificate = certify(api.facts(job_id))
+        (folder / "certificate.json").write_text(certificate.model_dump_json(indent=1), encoding="utf-8")
+    card = CardFacts(
+        job_id=job_id,
+        spec=spec,
+        checkpoint=checkpoint,
+        base=base,
+        base_sha256=base_sha256,
+        is_adapter=is_adapter,
+        evaluations=api.evaluations(job_id),
+        packs=view.packs,
+        certificate=certificate,
+    )
+    (folder / "README.md").write_text(model_card(card), encoding="utf-8")
 
 
 def _prompt_of(spec: PlayedSpec, agent: str) -> tuple[str | None, dict[str, Any], str]:
@@ -248,12 +297,15 @@ def _download(api: Api, job_id: str, checkpoint: CheckpointView, folder: Path) -
     return manifest
 
 
-def _add_tokenizer(api: Api, spec: TrainingSpec, folder: Path) -> str:
-    """Write the tokenizer's files. Returns the reason if the service cannot provide them."""
+def _add_tokenizer(api: Api, spec: TrainingSpec, folder: Path) -> tuple[str, str]:
+    """Write the tokenizer's files.
+
+    Returns the reason if the service cannot provide them, and what identifies the base model's weights.
+    """
     try:
         bundle = api.renderer_of(spec)
     except TinkerGymError as error:
-        return str(error)
+        return str(error), ""
     (folder / "tokenizer.json").write_text(bundle.tokenizer_json, encoding="utf-8")
     variables = {**(spec.played.environment_variables if spec.played else {}), **bundle.template_variables}
     template = with_defaults(template_text_of(bundle, tokenizer_of(bundle)), variables)
@@ -263,7 +315,7 @@ def _add_tokenizer(api: Api, spec: TrainingSpec, folder: Path) -> str:
     )
     for name, text in bundle.processor_files.items():
         (folder / name).write_text(text, encoding="utf-8")
-    return ""
+    return "", bundle.base_sha256
 
 
 def _tokenizer_config(bundle: RendererBundle) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from tinkergym.schema.chat_templates import MOST_CHARACTERS, TemplateDay, TemplateVariables, template_sha256
-from tinkergym.schema.jobs.parts import Reasoning
+from tinkergym.schema.jobs.parts import Adapter, Reasoning
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.seat_tools import SeatTools
 
@@ -87,6 +87,8 @@ class RendererBundle(WireModel):
     images: ImageRules | None = None
     """None for a text-only model."""
     sha256: str
+    base_sha256: str = ""
+    """Identifies the model's weights, for exports; not part of the hash. Empty where there are none."""
     processor_files: dict[ProcessorFile, str] = {}
     """For a model with image support; used by exports and not part of the hash."""
     trained_with: TrainedWith | None = None
@@ -122,6 +124,8 @@ class PolicyView(WireModel):
     agent: str
     """The agent whose policy it is; empty if the job trains one."""
     model: str
+    adapter: Adapter
+    """Which parameters were trained."""
     version: int | None
     """The version in the reference; None is the newest."""
     kept: list[int] = Field(max_length=100_000)

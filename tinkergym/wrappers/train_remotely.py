@@ -128,13 +128,14 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
             recorded = self._spec.data_sha256_of(self._spec.environment)
             refuse_other_data(env, recorded, self._spec.environment.id, remember=False)
         else:
+            adapter, settings = self._client.beginning(model, adapter, settings)
             self._spec = parse(
                 RLSpec,
                 {
                     "environment": _environment_of(env),
                     "model": model,
                     "algorithm": GRPO() if algorithm is None else algorithm,
-                    "adapter": LoRA() if adapter is None else adapter,
+                    "adapter": adapter,
                     "steps": DEFAULT_STEPS if steps is None else steps,
                     **with_template_read(settings),
                     "rollout": "script",

@@ -10,7 +10,6 @@ from huggingface_hub import errors
 from backend.catalog import hub
 from backend.catalog.models import (
     load_renderer_bundle,
-    model_fingerprint,
     read_model_facts,
     resolve_model,
     without_folder,
@@ -193,14 +192,6 @@ def test_rejects_model_without_template_or_tokenizer_with_a_hint(directory):
     (directory / "tokenizer.json").unlink()
     with pytest.raises(UnknownModelError):
         load_renderer_bundle("mine", directory)
-
-
-def test_derives_the_fingerprint_from_weights(directory, make_model):
-    before = model_fingerprint(directory)
-    assert before == model_fingerprint(make_model("qwen3"))
-    weights = directory / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"\x00")
-    assert model_fingerprint(directory) != before
 
 
 def test_describes_models_without_torch():

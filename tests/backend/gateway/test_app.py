@@ -19,6 +19,7 @@ TENANTLESS |= {"/v1/environments", "/v1/evaluations", "/v1/policies"}
 TENANTLESS |= {"/v1/usage", "/v1/keys"}
 TENANTLESS |= {"/openai/v1/models", "/v1/images/missing", "/v1/images/{sha256}"}
 TENANTLESS |= {"/v1/data/{data_id}", "/v1/data/chunks/{sha256}", "/v1/names"}
+TENANTLESS |= {"/v1/adapters", "/v1/adapters/parts/{sha256}"}
 """Routes without a job's id in their path; /v1/sample has it in the body, of data and of references to
 policies their own tests tell.
 """
@@ -118,6 +119,8 @@ def test_matches_inventory_with_what_the_clients_know(client):
         ("POST", "/v1/jobs/{job_id}/episodes/lease"),
         ("POST", "/v1/jobs/{job_id}/episodes/submit"),
         ("PUT", "/v1/data/chunks/{sha256}"),
+        ("POST", "/v1/adapters"),
+        ("PUT", "/v1/adapters/parts/{sha256}"),
         ("POST", "/v1/data"),
         ("GET", "/v1/data/{data_id}"),
         ("GET", "/v1/policies"),

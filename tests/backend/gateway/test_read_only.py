@@ -25,6 +25,8 @@ CHANGES = {
     ("POST", "/v1/jobs/{job_id}/episodes/lease"),
     ("POST", "/v1/jobs/{job_id}/episodes/submit"),
     ("PUT", "/v1/data/chunks/{sha256}"),
+    ("PUT", "/v1/adapters/parts/{sha256}"),
+    ("POST", "/v1/adapters"),
     ("POST", "/v1/data"),
     ("POST", "/v1/policies/{policy_id}/calls"),
     ("PUT", "/v1/names/{name}"),
