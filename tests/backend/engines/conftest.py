@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -122,6 +124,11 @@ class SpreadSubject(ScriptedSubject):
         self.engine = self.fleet.engine
 
 
+@functools.cache
+def _plain(directory: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(directory).eval()
+
+
 class ModelSubject:
     """An engine over the nano model, compared with plain transformers."""
 
@@ -132,9 +139,8 @@ class ModelSubject:
     def __init__(self, engine: SamplingEngine, directory: Path = NANO, *, structures: bool = False) -> None:
         self.structures = structures
         self.engine = engine
-        self._directory = directory
         self.tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-        self._base = AutoModelForCausalLM.from_pretrained(directory).eval()
+        self._base = _plain(directory)
         self._models: dict[tuple[str, int], Any] = {("", 0): self._base}
 
     def weights(self, seed: int) -> AdapterWeights:
@@ -172,7 +178,7 @@ class ModelSubject:
         return token
 
     def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
-        model = AutoModelForCausalLM.from_pretrained(self._directory).eval()
+        model = copy.deepcopy(self._base)
         if isinstance(weights, FullWeights):
             model.load_state_dict(weights.tensors)
         else:
