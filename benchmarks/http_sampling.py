@@ -124,9 +124,10 @@ def http_clients(url: str, key: str, model: str, begin: Any, times: Any) -> None
 
 async def _all_runs(url: str, key: str, model: str, begin: Any, times: Any) -> None:
     address = urlsplit(url)
-    connections = [await asyncio.open_connection(address.hostname, address.port) for _ in range(CLIENTS)]
     for _ in range(RUNS + 1):
         run = begin.get()
+        # The gateway ends connections that stay idle between two runs.
+        connections = [await asyncio.open_connection(address.hostname, address.port) for _ in range(CLIENTS)]
         bodies = [
             SampleBatch(requests=[_request(model, run, number)]).model_dump_json().encode()
             for number in range(CLIENTS * REQUESTS_EACH)
@@ -139,8 +140,8 @@ async def _all_runs(url: str, key: str, model: str, begin: Any, times: Any) -> N
             )
         )
         times.put(time.perf_counter() - began)
-    for _, writer in connections:
-        writer.close()
+        for _, writer in connections:
+            writer.close()
 
 
 async def _client(
