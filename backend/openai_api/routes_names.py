@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fastapi import APIRouter, Request
 
 from backend.gateway.dependencies import Tenant
-from backend.gateway.fair_routes import FairRoute
+from backend.gateway.fair_routes import FairRoute, in_turn
 from backend.gateway.wiring import GatewayParts, parts_of
 from backend.openai_api.served_policies import served_policy
 from backend.store.store import TenantStore
 from tinkergym.openai_api.chat_answer import ServedModel, ServedModels
 from tinkergym.schema.ids import policy_of
+from tinkergym.schema.served_names import ServedName
 
 router = APIRouter(prefix="/openai/v1", route_class=FairRoute)
 
@@ -23,19 +26,25 @@ _MOST_JOBS = 100
 def list_served(request: Request, tenant: Tenant) -> ServedModels:
     """List your names, the models, and the policies of your newest jobs."""
     parts = parts_of(request)
-    return ServedModels(data=[*_names(parts, tenant), *_models(parts), *_policies(parts, tenant)])
+    names = _names(parts, tenant, tenant.names.all().values())
+    return ServedModels(data=[*names, *_models(parts), *_policies(parts, tenant)])
 
 
 @router.get("/models/{name:path}")
 async def show_served(request: Request, tenant: Tenant, name: str) -> ServedModel:
     """Return a model, or one of your policies, by any name that a request may have."""
     served = await served_policy(request, tenant, name)
-    named = next((one for one in _names(parts_of(request), tenant) if one.id == name), None)
+    named = await in_turn(tenant.tenant_id, _named, parts_of(request), tenant, name)
     length = served.renderer.context_length
     return named or ServedModel(id=name, created=0, owned_by=_OWNER, max_model_len=length)
 
 
-def _names(parts: GatewayParts, tenant: TenantStore) -> list[ServedModel]:
+def _named(parts: GatewayParts, tenant: TenantStore, name: str) -> ServedModel | None:
+    one = tenant.names.all().get(name)
+    return None if one is None else _names(parts, tenant, [one])[0]
+
+
+def _names(parts: GatewayParts, tenant: TenantStore, names: Iterable[ServedName]) -> list[ServedModel]:
     lengths = _lengths(parts)
     return [
         ServedModel(
@@ -45,7 +54,7 @@ def _names(parts: GatewayParts, tenant: TenantStore) -> list[ServedModel]:
             max_model_len=lengths.get(tenant.get_job(ref.owner).spec.for_agent(ref.agent).model, 0),
             description=one.words,
         )
-        for one in tenant.names.all().values()
+        for one in names
         for ref in one.versions[:1]
     ]
 

@@ -250,19 +250,15 @@ class PolicyCheckpoints:
         # The initial policy stays: losses may compare the policy with it.
         kept = frozenset[int]().union(*self._kept_steps.values())
         made = [view for view in views if 0 < view.step <= step and view.step not in kept]
-        superfluous = made[: -self._spec.keep_checkpoints]
-        # Other jobs may start from a version or play against it; they were told that it exists.
-        in_use = (
-            self._store.versions_in_use(self._lease.job_id, self._bound.agent) if superfluous else set[int]()
-        )
-        for old in superfluous:
-            if old.policy_version in in_use:
-                continue
+        for old in made[: -self._spec.keep_checkpoints]:
             # First from the store, then from the disk: a kill in between leaves files, never a
-            # record without files. The collector removes them.
-            self._store.remove_checkpoint(self._lease, old.step, self._bound.agent)
-            with contextlib.suppress(OSError, BlobsUnavailableError):
-                self._files.delete(self._key(old))
+            # record without files. The collector removes them. Other jobs may start from a version or play
+            # against it; they were told that it exists.
+            if self._store.remove_checkpoint(
+                self._lease, old.step, self._bound.agent, unused_version=old.policy_version
+            ):
+                with contextlib.suppress(OSError, BlobsUnavailableError):
+                    self._files.delete(self._key(old))
 
     def _key(self, view: CheckpointView) -> str:
         return checkpoint_key(self._lease.job_id, self._bound.agent, view)

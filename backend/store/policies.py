@@ -72,18 +72,34 @@ class PolicyStore:
             keys = {"policy_id": policy_id, "step": view.step}
             write_row(connection, checkpoints, keys, {"view": view.model_dump_json()})
 
-    def remove_checkpoint(self, lease: JobLease, step: int, agent: str = NO_AGENT) -> None:
+    def remove_checkpoint(
+        self, lease: JobLease, step: int, agent: str = NO_AGENT, *, unused_version: int | None = None
+    ) -> bool:
         """Remove a checkpoint's record; the caller deletes its files afterwards.
+
+        Args:
+            lease: The job's.
+            step: The checkpoint's.
+            agent: Whose policy it is.
+            unused_version: Its version, if it stays while other jobs need it or names serve it; that is
+                read in the same transaction, so that no promotion comes in between.
+
+        Returns:
+            Whether its files may be deleted.
 
         Raises:
             LeaseLostError: Another worker has the job, or it ended.
         """
         with self._db.write() as connection:
             fenced(connection, lease)
+            in_use = set() if unused_version is None else versions_in_use(connection, lease.job_id, agent)
+            if unused_version in in_use:
+                return False
             policy_id = trained_policy(connection, lease.job_id, agent)
             connection.execute(
                 delete(checkpoints).where(checkpoints.c.policy_id == policy_id, checkpoints.c.step == step)
             )
+        return True
 
     def versions_in_use(self, job_id: str, agent: str = NO_AGENT) -> set[int]:
         """Return the versions of the job's policy that other unfinished jobs need, or names serve."""

@@ -292,10 +292,9 @@ class ScriptedPolicy:
     def tidy(self, step: int) -> None:
         kept = frozenset[int]().union(*self._kept.values())
         made = [view for view in self.checkpoints() if 0 < view.step <= step and view.step not in kept]
-        in_use = self._store.versions_in_use(self._lease.job_id, self._agent)
         for old in made[: -self._spec.keep_checkpoints]:
-            if old.policy_version not in in_use:
-                self._store.remove_checkpoint(self._lease, old.step, self._agent)
+            version = old.policy_version
+            if self._store.remove_checkpoint(self._lease, old.step, self._agent, unused_version=version):
                 self._files.delete(self._key(old))
 
     def _key(self, view: CheckpointView) -> str:

@@ -143,6 +143,19 @@ def test_keeps_versions_and_jobs_that_names_serve(store, ada, job_id, spec):
     ada.delete_job(ended)
 
 
+def test_removes_no_checkpoint_that_a_name_serves_by_then(store, ada, spec):
+    job_id, service = ada.create_job(spec, {}).job_id, store.service()
+    lease = service.acquire(job_id, "w", 30, now=0)
+    view = CheckpointView(step=2, policy_version=1, path="/2", sha256="00", files={})
+    service.add_checkpoint(lease, view)
+    ada.names.promote("support", Promotion(policy=f"{job_id}@1"))
+    assert not service.remove_checkpoint(lease, 2, unused_version=1)
+    assert service.checkpoints(job_id) == [view]
+    ada.names.remove("support")
+    assert service.remove_checkpoint(lease, 2, unused_version=1)
+    assert service.checkpoints(job_id) == []
+
+
 def test_answers_for_names_of_other_tenants_as_for_none(store, ada, job_id):
     ada.names.promote("support", Promotion(policy=f"{job_id}@2"))
     bob = store.tenant("bob")
