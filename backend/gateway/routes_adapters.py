@@ -78,7 +78,8 @@ def _kept(parts: GatewayParts, tenant: TenantStore, wanted: AdapterUpload, diges
     with config.job_files.filling(key) as folder:
         folder.mkdir(parents=True)
         upload = folder / "upload"
-        if sent.join(wanted.parts, upload) != wanted.sha256:
+        most = config.limits.adapter_bytes
+        if sent.join(wanted.parts, upload, most_bytes=most) != wanted.sha256:
             raise InvalidRequestError("the parts do not have the adapter's SHA-256", hint="send it again")
         read = SentAdapter(
             file=upload, config=wanted.config, base_sha256=wanted.base_sha256, extra={"job_id": job_id}

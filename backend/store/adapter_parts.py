@@ -36,20 +36,17 @@ class AdapterParts:
         if sha256 in waiting:
             return
         if sum(waiting.values()) + len(body) > most_bytes:
-            raise PayloadTooLargeError(
-                f"adapters of more than {most_bytes} bytes are not accepted",
-                hint="use an adapter of a lower rank, or ask the operator to raise limits.adapter_bytes",
-                field="source",
-            )
+            raise _too_large(most_bytes)
         self._blobs.put(sha256, body)
 
-    def join(self, parts: Sequence[str], out: Path) -> str:
+    def join(self, parts: Sequence[str], out: Path, *, most_bytes: int) -> str:
         """Write parts one after the other to a file, and return its SHA-256.
 
         Raises:
             InvalidRequestError: One was not sent.
+            PayloadTooLargeError: Together, counting repeated ones, they are larger than an adapter may be.
         """
-        digest = hashlib.sha256()
+        digest, length = hashlib.sha256(), 0
         with out.open("wb") as file:
             for part in parts:
                 try:
@@ -58,6 +55,8 @@ class AdapterParts:
                     raise InvalidRequestError(
                         f"the part {part} of the adapter was not sent", hint="send it again", code="no_part"
                     ) from None
+                if (length := length + len(body)) > most_bytes:
+                    raise _too_large(most_bytes)
                 digest.update(body)
                 file.write(body)
         return digest.hexdigest()
@@ -66,6 +65,14 @@ class AdapterParts:
         """Remove parts."""
         for part in set(parts):
             self._blobs.delete(part)
+
+
+def _too_large(most_bytes: int) -> PayloadTooLargeError:
+    return PayloadTooLargeError(
+        f"adapters of more than {most_bytes} bytes are not accepted",
+        hint="use an adapter of a lower rank, or ask the operator to raise limits.adapter_bytes",
+        field="source",
+    )
 
 
 def drop_old_parts(uploads: Blobs, *, before: float) -> None:

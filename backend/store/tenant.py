@@ -131,6 +131,12 @@ class TenantStore(TenantRuns, TenantLists):
             request_sha256: As for `create_job`.
         """
         sent = _Request(spec, {}, idempotency_key, request_sha256, ())
+        try:
+            return self._add_adapter(job_id, sent, view)
+        except DuplicateRowError:  # As in `create_job`.
+            return self._add_adapter(job_id, sent, view)
+
+    def _add_adapter(self, job_id: str, sent: _Request, view: CheckpointView) -> JobView:
         with self._db.write() as connection:
             made = self._insert(connection, sent, job_id)
             if made.job_id != job_id:  # It was sent twice at the same time.
