@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from backend.compute.weight_formats import Quantization
 from backend.errors import ConfigError
 from backend.external.urls import normal_origins
 from backend.planning.strict_settings import Settings
@@ -430,6 +431,16 @@ class ServiceConfig(Settings):
         return self
 
     @model_validator(mode="after")
+    def _quantized_models_can_be_run(self) -> Self:
+        for name, offered in self.models.items():
+            ranks = self.placement_of(name).learner.ranks or 1
+            if offered.quantized and (self.engine == "vllm" or ranks > 1):
+                what = "with engine=vllm" if self.engine == "vllm" else "by several learner ranks"
+                hint = "leave it out, or use engine=transformers and one rank"
+                raise Refusal(f"models.{name}.quantized", f"cannot be run {what}", hint).in_validator()
+        return self
+
+    @model_validator(mode="after")
     def _one_lost_heartbeat_is_survivable(self) -> Self:
         if 2 * self.heartbeat_seconds > self.lease_seconds:
             hint = "raise it, or a healthy worker loses its job after one late heartbeat"
@@ -468,10 +479,21 @@ class ServiceConfig(Settings):
         """Directory or hub id of each model in `models`."""
         return {name: model.path for name, model in self.models.items()}
 
+    def quantization_of(self, model: str) -> Quantization:
+        """Return the format of a model's linear layers, if it is not `dtype`."""
+        offered = self.models.get(model)
+        return "" if offered is None else offered.quantized
+
     def placement_of(self, model: str) -> ModelPlacement:
         """Return where a model runs; one that `models` does not list, where all do."""
         offered = self.models.get(model)
-        return self.placement if offered is None else offered.placement.filled_from(self.placement)
+        if offered is None:
+            return self.placement
+        placement = offered.placement.filled_from(self.placement)
+        if not offered.quantized or placement.learner.ranks is not None:
+            return placement
+        one = placement.learner.model_copy(update={"ranks": 1})
+        return placement.model_copy(update={"learner": one})
 
     @property
     def store_url(self) -> str:

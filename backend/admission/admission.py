@@ -10,6 +10,7 @@ from backend.admission.bounds import (
     learner_can_train,
     models_are_offered,
     models_have_a_place,
+    quantized_bases_train_adapters,
     tools_are_installed,
 )
 from backend.admission.datasets import datasets_fit
@@ -61,6 +62,7 @@ def environments_can_be_played(spec: JobSpec, facts: Facts) -> JobSpec | Refusal
 CHECKS: tuple[Check, ...] = (
     models_are_offered,
     models_have_a_place,
+    quantized_bases_train_adapters,
     tools_are_installed,
     engine_can_sample,
     learner_can_train,

@@ -186,6 +186,39 @@ def learner_can_train(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
     return spec
 
 
+def quantized_bases_train_adapters(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
+    """Refuse what a base model with weights of 4 or 8 bits cannot do."""
+    config = facts.config
+    for own in map(spec.for_agent, spec.trained_agents):
+        if isinstance(own.adapter, FullParameters) and (kind := config.quantization_of(own.model)):
+            return Refusal(
+                "adapter",
+                f"{own.model!r} has weights in {kind}, on which only adapters are trained",
+                "train an adapter (tg.LoRA), or choose another model",
+                "quantized_base",
+            )
+    for field, model in spec.models().items():
+        if not (kind := config.quantization_of(model)):
+            continue
+        if importlib.util.find_spec("bitsandbytes") is None:
+            return Refusal(
+                field,
+                f"{model!r} has weights in {kind}, which need bitsandbytes, which is not installed here",
+                "choose another model, or ask the operator to run pip install bitsandbytes",
+                "no_bitsandbytes",
+            )
+        known = facts.catalog.facts(model)
+        if known.has_experts or known.image_token_id is not None:
+            return Refusal(
+                field,
+                f"{model!r} has weights in {kind}, which is not supported for mixtures of experts and models "
+                "with images",
+                "choose another model, or ask the operator to leave out `quantized`",
+                "quantized_family",
+            )
+    return spec
+
+
 def _require_layers(adapter: LoRA, matrices: frozenset[str]) -> None:
     # Full paths are known only once the model is loaded: the learner checks all patterns again.
     for pattern in adapter.target_modules:

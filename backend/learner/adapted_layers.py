@@ -16,6 +16,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from backend.compute.layer_names import names, no_such_layer
+from backend.compute.quantized_weights import is_quantized
 from backend.compute.seeing import sees
 
 _TAKEN_APART = frozenset({"kv_b_proj"})
@@ -34,7 +35,8 @@ def adapted_layers(model: Any) -> list[str]:
         path
         for path, module in model.named_modules()
         # Subclasses of linear layers may compute something else, as some routers do.
-        if type(module) in {nn.Linear, Conv1D} and module in decoder and module is not head
+        if type(module) in {nn.Linear, Conv1D} or is_quantized(module)
+        if module in decoder and module is not head
         if _last(path) not in _TAKEN_APART and not any(_is_routed(path, mixture) for mixture in mixtures)
     ]
     names = {_last(path) for path in paths}

@@ -25,7 +25,9 @@ from transformers.utils.logging import disable_progress_bar
 from backend.catalog.architecture import context_length, keeps_a_state
 from backend.compute.cpu.fast_linears import speed_up_linears
 from backend.compute.cpu.fast_norms import speed_up_norms
+from backend.compute.quantized_weights import loading_options, through_one_product
 from backend.compute.seeing import has_mrope
+from backend.compute.weight_formats import Quantization
 from backend.compute.whole_model import load_whole
 from backend.learner.activations import kept_bytes, layers_of, recompute
 from backend.learner.batching import IntArray, MicroBatch, micro_batches
@@ -59,8 +61,10 @@ _log = logging.getLogger(__name__)
 class CausalLM:
     """A transformers model on one device, without dropout."""
 
-    def __init__(self, model: Any, *, device: torch.device) -> None:
-        self.model = model.to(device).eval()  # eval: dropout would make logprobs differ from the engine's
+    def __init__(self, model: Any, *, device: torch.device, quantized: Quantization = "") -> None:
+        placed = model if quantized else model.to(device)  # which was placed when it was read
+        through_one_product(placed)
+        self.model = placed.eval()  # eval: dropout would make logprobs differ from the engine's
         self.device = device
         speed_up_norms(model)
         speed_up_linears(model)
@@ -93,10 +97,24 @@ class CausalLM:
             ) from error
 
     @classmethod
-    def load(cls, model_dir: str | Path, *, device: torch.device, dtype: torch.dtype) -> CausalLM:
+    def load(
+        cls,
+        model_dir: str | Path,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        quantized: Quantization = "",
+    ) -> CausalLM:
         """Read a Hugging Face model directory.
 
+        Args:
+            model_dir: The directory, or a hub id.
+            device: Where it computes.
+            dtype: Its number format.
+            quantized: The format of its linear layers' weights, if it is another.
+
         Raises:
+            MissingExtraError: `quantized` without bitsandbytes.
             UnknownModelError: transformers cannot load a causal language model from it.
             InvalidRequestError: It does not run like a causal language model.
         """
@@ -105,14 +123,17 @@ class CausalLM:
             config = AutoConfig.from_pretrained(model_dir)
             # transformers' fast attention silently omits a soft cap.
             attention = "eager" if getattr(_text(config), "attn_logit_softcapping", None) else None
-            model = load_whole(model_dir, config=config, dtype=dtype, attn_implementation=attention)
+            options = loading_options(quantized, device=device, dtype=dtype)
+            model = load_whole(
+                model_dir, config=config, dtype=dtype, attn_implementation=attention, **options
+            )
         except (OSError, ValueError, SafetensorError) as error:
             raise UnknownModelError(
                 f"no causal language model can be loaded from {model_dir}: {error}",
                 hint="use a directory with config.json and safetensors weights, or a hub id",
                 field="model",
             ) from error
-        return cls(model, device=device)
+        return cls(model, device=device, quantized=quantized)
 
     def batches(
         self, sequences: Sequence[TrainSequence], *, max_tokens: int, only: Any = None, workers: int = 1

@@ -15,6 +15,7 @@ from typing import Any, Unpack
 import torch
 from pydantic import JsonValue
 
+from backend.compute.weight_formats import Quantization
 from backend.compute.weights import PolicyWeights
 from backend.learner.checkpoints import CheckpointManifest
 from backend.learner.device_turns import DeviceTurns
@@ -64,6 +65,7 @@ class Learner:
         room: int | None = None,
         images: ImageSource | SharedImages | None = None,
         make_full: MakeFull | None = None,
+        quantized: Quantization = "",
     ) -> None:
         """Load the base model.
 
@@ -79,6 +81,7 @@ class Learner:
             room: Bytes planned for activations.
             images: Source of image files for a model with image support; None refuses images.
             make_full: See `PolicyFactory`.
+            quantized: See `LoadedModel.load`.
 
         Raises:
             UnknownModelError: The model cannot be loaded.
@@ -94,6 +97,7 @@ class Learner:
             learners=learners,
             room=room,
             images=None if images is None else shared(images),
+            quantized=quantized,
         )
         self._runner = PassRunner(self._base, self._turns, workers)
         self._factory = PolicyFactory(self._base, make_full)

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from backend.catalog.models import image_rules_of
+from backend.compute.weight_formats import Quantization
 from backend.learner.activations import (
     MicroBatching,
     limits_on,
@@ -53,6 +54,7 @@ class LoadedModel:
         learners: int,
         room: int | None,
         images: SharedImages | None,
+        quantized: Quantization = "",
     ) -> LoadedModel:
         """Load a model.
 
@@ -66,11 +68,12 @@ class LoadedModel:
             learners: Number of learners that share the machine's memory.
             room: Bytes planned for activations; None takes a part of what there is.
             images: Source of image files; None refuses images.
+            quantized: The format of the linear layers' weights, if it is not `dtype`.
 
         Raises:
             UnknownModelError: It cannot be loaded.
         """
-        lm = CausalLM.load(path, device=device, dtype=dtype)
+        lm = CausalLM.load(path, device=device, dtype=dtype, quantized=quantized)
         _let_see(lm, Path(path), images)
         batching = _fitting(lm, dtype, micro_batch_tokens, learners=learners, room=room)
         if batching.recompute:
@@ -79,12 +82,12 @@ class LoadedModel:
         return cls(
             path=path,
             lm=lm,
-            # Merging rounds to the weight's type: precise enough in float32, not in bfloat16.
-            adapters=AdapterSet(lm.model, merge=is_exact(dtype)),
+            # Merging rounds to the weight's type: precise enough in float32, not in bfloat16 or fewer bits.
+            adapters=AdapterSet(lm.model, merge=is_exact(dtype) and not quantized),
             dtype=dtype,
             batching=batching,
             images=images,
-            fingerprint=lm.fingerprint(),
+            fingerprint=f"{quantized}:{lm.fingerprint()}" if quantized else lm.fingerprint(),
             parameters=sum(p.numel() for p in lm.model.parameters()),
         )
 

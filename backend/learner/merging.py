@@ -51,7 +51,8 @@ def _trained_on(found: str, fingerprint: str) -> Any:
     """Load the base model in float32, with its values from training."""
     for dtype in _DTYPES:
         lm = CausalLM.load(found, device=torch.device("cpu"), dtype=dtype)
-        if not fingerprint or lm.fingerprint() == fingerprint:
+        # One that was trained on weights of fewer bits is merged into the whole ones.
+        if not fingerprint or ":" in fingerprint or lm.fingerprint() == fingerprint:
             # Values rounded for training stay rounded, because the adapter was trained for them.
             return lm.model.float()
         del lm

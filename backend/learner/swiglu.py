@@ -32,7 +32,9 @@ def _is_plain(module: Any) -> bool:
     if activation is None or not all(isinstance(layer, nn.Linear) for layer in linears):
         return False
     weight = module.gate_proj.weight
-    probe = torch.randn(3, weight.shape[1], generator=torch.Generator().manual_seed(0)).to(weight)
+    dtype = weight.dtype if weight.is_floating_point() else torch.float32  # else it is packed in fewer bits
+    probe = torch.randn(3, module.gate_proj.in_features, generator=torch.Generator().manual_seed(0))
+    probe = probe.to(weight.device, dtype)
     with torch.no_grad():
         # The activation is also checked by itself: with zero weights every activation gives the same result.
         return torch.equal(activation(probe), functional.silu(probe)) and torch.equal(

@@ -109,9 +109,15 @@ def learner_of(wish: Wish, ranks: int, gpu_bytes: int, tokens: int) -> LearnerNe
         method = "full"
     elif wish.placement.trains == "auto":
         full = learner_needs(wish.shape, "full", number_bytes=wish.number_bytes, divided_by=divided_by)
-        method = "full" if 2 * full.total <= usable_bytes(gpu_bytes) else "lora"
+        fits = 2 * full.total <= usable_bytes(gpu_bytes)
+        method = "full" if fits and not wish.quantized else "lora"
     return learner_needs(
-        wish.shape, method, number_bytes=wish.number_bytes, divided_by=divided_by, tokens=tokens
+        wish.shape,
+        method,
+        number_bytes=wish.number_bytes,
+        divided_by=divided_by,
+        tokens=tokens,
+        quantized=wish.quantized,
     )
 
 
@@ -119,7 +125,12 @@ def engine_of(wish: Wish, tensor_parallel: int) -> EngineNeeds:
     """Return what an engine needs on each of its GPUs, at least."""
     if wish.shape is None:
         return EngineNeeds(weights=CONTEXT_BYTES + wish.memory_bytes // tensor_parallel, cache=0)
-    return engine_needs(wish.shape, number_bytes=wish.number_bytes, tensor_parallel=tensor_parallel)
+    return engine_needs(
+        wish.shape,
+        number_bytes=wish.number_bytes,
+        tensor_parallel=tensor_parallel,
+        quantized=wish.quantized,
+    )
 
 
 _SEQUENCES = 256

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backend.compute.weight_formats import Quantization
 from backend.planning.machines import Machine, Placed, Wish
 from backend.planning.model_shape import ModelShape
 from backend.planning.plan import plan
@@ -40,19 +41,22 @@ MODELS = {
 
 def gpu_table() -> str:
     """Return the table as Markdown: the fewest GPUs of one node, in bfloat16."""
-    head = [f"{gb} GB, {how}" for how in ("LoRA", "full") for gb in GPUS_GB]
+    head = [f"{gb} GB, {how}" for how in ("NF4 LoRA", "LoRA", "full") for gb in GPUS_GB]
     lines = ["| model | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
     for name, shape in MODELS.items():
-        cells = [_fewest(shape, gb, how) for how in ("lora", "full") for gb in GPUS_GB]
+        ways: tuple[tuple[str, Quantization], ...] = (("lora", "nf4"), ("lora", ""), ("full", ""))
+        cells = [_fewest(shape, gb, how, quantized) for how, quantized in ways for gb in GPUS_GB]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _fewest(shape: ModelShape, gb: int, trains: str) -> str:
-    for count in _COUNTS:
+def _fewest(shape: ModelShape, gb: int, trains: str, quantized: Quantization) -> str:
+    for count in _COUNTS[:1] if quantized else _COUNTS:  # which has one learner rank
         node = Machine(node_id="node", cpus=1000, memory_bytes=10**14, gpus=(gb * _GB,) * count)
         placement = ModelPlacement.model_validate({"gpus": count, "trains": trains, "tensor_parallel": 1})
-        wish = Wish(name="m", model="m", placement=placement, shape=shape, number_bytes=2)
+        wish = Wish(
+            name="m", model="m", placement=placement, shape=shape, number_bytes=2, quantized=quantized
+        )
         if isinstance(plan([node], [wish])["m"], Placed):
             return str(count)
     return "–"

@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
+from backend.compute.weight_formats import Quantization
 from backend.planning.memory_needs import usable_bytes
 from backend.planning.model_shape import ModelShape
 from backend.planning.wishes import ModelPlacement
@@ -38,6 +39,8 @@ class Wish:
     """None for a model whose files are not here yet."""
     number_bytes: int = 4
     """Of the number format of models."""
+    quantized: Quantization = ""
+    """The format of the linear layers' weights, if it is another."""
     engine_share: float = 0.0
     """Fraction of a GPU's memory that an engine takes for weights and cache, if the model has use for it."""
     cpus: float = 1.0

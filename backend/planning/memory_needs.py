@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from backend.compute.weight_formats import BYTES_OF, Quantization
 from backend.planning.model_shape import ModelShape
 
 Method = Literal["lora", "full"]
@@ -68,6 +69,7 @@ def learner_needs(
     number_bytes: int,
     divided_by: int = 1,
     tokens: int = WORK_TOKENS[-1],
+    quantized: Quantization = "",
 ) -> LearnerNeeds:
     """Return what a rank needs.
 
@@ -77,8 +79,9 @@ def learner_needs(
         number_bytes: Of the service's number format: 4 or 2.
         divided_by: Ranks over which a policy of all parameters is sharded; the base model never is.
         tokens: Computed at a time.
+        quantized: The format of the linear layers' weights, if it is another.
     """
-    base = shape.parameters * number_bytes
+    base = base_bytes(shape, number_bytes=number_bytes, quantized=quantized)
     trained = _TRAINED_BYTES * ADAPTERS * shape.adapter_parameters(ADAPTER_RANK)
     if method == "full":
         half = number_bytes < 4
@@ -94,6 +97,14 @@ def learner_needs(
     )
 
 
+def base_bytes(shape: ModelShape, *, number_bytes: int, quantized: Quantization = "") -> int:
+    """Return what a model's weights need; tables of tokens are not quantized."""
+    if not quantized:
+        return shape.parameters * number_bytes
+    tables = min(shape.table_parameters, shape.parameters)
+    return tables * number_bytes + int((shape.parameters - tables) * BYTES_OF[quantized])
+
+
 def work_bytes_per_token(shape: ModelShape, *, number_bytes: int, recompute: bool = True) -> int:
     """Return what a token needs between the forward and the backward pass.
 
@@ -107,12 +118,18 @@ def work_bytes_per_token(shape: ModelShape, *, number_bytes: int, recompute: boo
 
 
 def engine_needs(
-    shape: ModelShape, *, number_bytes: int, tensor_parallel: int = 1, cache_tokens: int = CACHE_TOKENS
+    shape: ModelShape,
+    *,
+    number_bytes: int,
+    tensor_parallel: int = 1,
+    cache_tokens: int = CACHE_TOKENS,
+    quantized: Quantization = "",
 ) -> EngineNeeds:
     """Return what an engine needs on each of its GPUs; heads of the cache are divided as far as they go."""
     divided = min(tensor_parallel, shape.key_value_heads)
+    weights = base_bytes(shape, number_bytes=number_bytes, quantized=quantized)
     return EngineNeeds(
-        weights=CONTEXT_BYTES + -(-shape.parameters * number_bytes // tensor_parallel),
+        weights=CONTEXT_BYTES + -(-weights // tensor_parallel),
         cache=cache_tokens * shape.cached_numbers * number_bytes // divided,
     )
 

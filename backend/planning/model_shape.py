@@ -71,7 +71,12 @@ class ModelShape:
         expert = 3 * self.hidden * self.intermediate
         router = self.hidden * self.experts
         layer = self._attention + expert * max(self.experts, 1) + router + 2 * self.hidden
-        return self.layers * layer + self.vocabulary * self.hidden * (1 if self.tied else 2) + self.hidden
+        return self.layers * layer + self.table_parameters + self.hidden
+
+    @property
+    def table_parameters(self) -> int:
+        """Elements of the table of tokens and of the output head."""
+        return self.vocabulary * self.hidden * (1 if self.tied else 2)
 
     def adapter_parameters(self, rank: int) -> int:
         """Return the elements of an adapter of this rank on all linear layers; experts have none."""

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from backend.compute.weight_formats import Quantization
 from backend.planning.strict_settings import Settings
 from tinkergym.schema.refusals import Refusal
 
@@ -99,6 +100,9 @@ class OfferedModel(Settings):
     """A directory or a Hugging Face hub id."""
     placement: ModelPlacement = ModelPlacement()
     """Where it runs; what is left out is taken from the service's `placement`."""
+    quantized: Quantization = ""
+    """Weights of its linear layers in 4 or 8 bits, through bitsandbytes: for LoRA jobs with
+    `engine="transformers"` and one learner rank."""
 
 
 def for_all_parameters(model: str) -> str:

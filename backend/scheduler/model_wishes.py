@@ -81,6 +81,7 @@ def wish_of(
         placement=placement,
         shape=shape or model_shape(config, model),
         number_bytes=2 if config.dtype == "bfloat16" else 4,
+        quantized=config.quantization_of(model),
         engine_share=config.vllm.gpu_memory if config.engine == "vllm" else 0.0,
         cpus=part * cpus,
         memory_bytes=(placement.memory_bytes or memory) if config.ray.address else 0,

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 
 from backend.catalog.models import read_model_facts
+from backend.compute.weight_formats import Quantization
 from backend.config import DType, VllmSettings
 from backend.engines.protocol import SamplingEngine
 from backend.engines.scripted.engine import ScriptedEngine
@@ -35,6 +36,7 @@ def make_engine(
     dtype: DType = "float32",
     images: SharedImages | None = None,
     cache_bytes: int | None = None,
+    quantized: Quantization = "",
 ) -> SamplingEngine:
     """Start the engine of a pool.
 
@@ -50,6 +52,7 @@ def make_engine(
         dtype: Type of weights and cache.
         images: Source of image files, with the shared caches.
         cache_bytes: Memory for the cache of the transformers engine; None lets it choose.
+        quantized: The format of the linear layers' weights in the transformers engine, if it is not `dtype`.
 
     Raises:
         InvalidRequestError: The engine cannot run the model.
@@ -89,4 +92,5 @@ def make_engine(
         device_lock=device_lock,
         images=images,
         cache_bytes=cache_bytes,
+        quantized=quantized,
     )

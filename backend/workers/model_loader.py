@@ -79,7 +79,7 @@ class ModelLoader:
 
     def open_model(self, model: str) -> Learner:
         """Load a model other than the pool's, for a single job."""
-        return self._learner(self.folder_of(model))
+        return self._learner(self.folder_of(model), model)
 
     def load_own(self) -> ServedModel:
         """Load the pool's own model.
@@ -97,7 +97,7 @@ class ModelLoader:
             InvalidRequestError: The engine cannot run it.
             MissingExtraError: The configured engine is not installed.
         """
-        engine = self._engine(self._own_folder)
+        engine = self._engine(self._own_folder, self.model)
         send_helpers_home()
         return engine
 
@@ -108,13 +108,13 @@ class ModelLoader:
 
     def _load(self, model: str, *, own: bool) -> ServedModel:
         folder = self.folder_of(model)
-        engine = self._engine(folder)
+        engine = self._engine(folder, model)
         spread: SpreadEngine | None = None
         if own and self.engines > 1:
             silent = self._config.lease_seconds
             engine = spread = SpreadEngine(engine, folder=self._config.run_dir, silent_after=silent)
         try:
-            learner = PoolLearner(self._own_learner if own else partial(self._learner, folder))
+            learner = PoolLearner(self._own_learner if own else partial(self._learner, folder, model))
         except BaseException:
             engine.close()
             raise
@@ -136,7 +136,7 @@ class ModelLoader:
             model, config.model_paths, allow_any=config.allow_any_model, most_bytes=config.download_bytes
         )
 
-    def _engine(self, folder: Path) -> SamplingEngine:
+    def _engine(self, folder: Path, model: str) -> SamplingEngine:
         config = self._config
         config.log_dir.mkdir(parents=True, exist_ok=True)
         return make_engine(
@@ -150,6 +150,7 @@ class ModelLoader:
             dtype=config.dtype,
             images=self._images,
             cache_bytes=self._cache_bytes,
+            quantized=config.quantization_of(model),
         )
 
     @property
@@ -178,7 +179,7 @@ class ModelLoader:
 
     def _own_learner(self) -> AnyLearner:
         if self.ranks == 1:
-            return self._learner(self._own_folder)
+            return self._learner(self._own_folder, self.model)
         return DataParallelLearner(
             self._own_folder,
             ranks=self.ranks,
@@ -192,7 +193,7 @@ class ModelLoader:
             images=EveryImage(self._config.images),
         )
 
-    def _learner(self, folder: Path) -> Learner:
+    def _learner(self, folder: Path, model: str) -> Learner:
         return Learner(
             folder,
             device=self._device,
@@ -201,6 +202,7 @@ class ModelLoader:
             cpu_threads=self._config.torch_threads,
             room=self._room,
             images=self._images,
+            quantized=self._config.quantization_of(model),
         )
 
     def _stored_policy(self, name: str) -> StoredPolicy:

@@ -18,6 +18,7 @@ import torch
 
 from backend.catalog.models import ModelFacts, read_model_facts
 from backend.compute.device_lock import DeviceLock, KeptCore
+from backend.compute.weight_formats import Quantization
 from backend.compute.weights import PolicyWeights, weights_sha256
 from backend.engines.failures import failure, images_refused, sender_gone, version_gone
 from backend.engines.protocol import Deliver
@@ -124,6 +125,7 @@ class TransformersEngine:
         most_active: int | None = None,
         merged_adapters: int = 4,
         images: ImageSource | SharedImages | None = None,
+        quantized: Quantization = "",
     ) -> None:
         """Load a model and start the engine's thread.
 
@@ -143,6 +145,7 @@ class TransformersEngine:
                 others are computed.
             merged_adapters: Number of adapters whose merged weights are kept.
             images: Source of image files for a model with image support; None refuses images.
+            quantized: The format of the linear layers' weights, if it is not `dtype`.
 
         Raises:
             InvalidRequestError: This engine cannot run the model.
@@ -159,6 +162,7 @@ class TransformersEngine:
                 device=torch.device(device),
                 dtype=dtype,
                 merged_limit=merged_adapters,
+                quantized=quantized,
             )
         if images is not None and self._facts.image_token_id is not None:
             known = shared(images)

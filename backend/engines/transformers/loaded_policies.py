@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from backend.compute.quantized_weights import is_quantized
 from backend.compute.weights import AdapterWeights, FullWeights, PolicyWeights, require_finite
 from backend.engines.protocol import BASE_POLICY
 from tinkergym.errors import InvalidRequestError
@@ -88,6 +89,11 @@ class AdapterSite:
     def __init__(self, module: nn.Module) -> None:
         self.transposed = isinstance(module, Conv1D)
         """GPT-2 stores its linear weights as [in, out]."""
+        self.quantized = is_quantized(module)
+        if isinstance(module, nn.Linear):  # whose weight may be packed
+            self.wide, self.high = module.in_features, module.out_features
+        else:
+            self.wide, self.high = module.weight.shape  # type: ignore[misc] # a Conv1D
         self.per_row = False
         """Whether the layer only sees the positions whose logits are wanted, like an output head."""
         self.mixable = True
@@ -148,7 +154,7 @@ class LoadedPolicies:
         table: list[Tensor] = []
         for path, module in model.named_modules():
             for key, parameter in module._parameters.items():
-                if parameter is not None:
+                if parameter is not None and not (key == "weight" and is_quantized(module)):
                     self._names.append(f"{path}.{key}" if path else key)
                     self._places.append((module._parameters, key))
                     table.append(parameter.detach())
@@ -157,9 +163,11 @@ class LoadedPolicies:
         self._own_linears = {
             name
             for name in (f"{path}.weight" for path, site in self.sites.items() if not site.transposed)
-            if uses[table[self._index[name]].data_ptr()] == 1
+            if name in self._index and uses[table[self._index[name]].data_ptr()] == 1
         }
         """Linear layers' weights that are not shared, for example with an embedding."""
+        self._has_quantized = any(site.quantized for site in self.sites.values())
+        """Whether adapters are not merged: the layers' weights have too few bits."""
         self.base = LoadedPolicy(name=BASE_POLICY, version=0, table=table)
         self._policies: dict[str, LoadedPolicy] = {}
         self._finishing: list[LoadedPolicy] = []
@@ -276,7 +284,7 @@ class LoadedPolicies:
         self._clear_sites()
         if not all(policy.live for policy in self._mixed):
             self._forget_mixed()
-        if len(segments) == 1:
+        if len(segments) == 1 and not (self._has_quantized and segments[0].policy.is_adapter):
             self._bind_table(self._table_of(segments[0].policy))
             return
         self._bind_table(self._table_of(self.base))
@@ -400,20 +408,21 @@ class LoadedPolicies:
             pairs.setdefault(path, {})[which[0]] = tensor
         factors = {}
         for path, pair in pairs.items():
-            weight = self.base.table[self._index[f"{path}.weight"]]
-            wide, high = weight.shape if self.sites[path].transposed else weight.shape[::-1]
+            wide, high = self.sites[path].wide, self.sites[path].high
             expected = {"A": (weights.rank, wide), "B": (high, weights.rank)}
             if {which: tuple(tensor.shape) for which, tensor in pair.items()} != expected:
                 raise InvalidRequestError(
                     f"the adapter's factors for {path!r} must have the shapes {expected}",
                     hint="was the adapter trained on another model?",
                 )
-            down = pair["A"].detach().to(weight.device, weight.dtype).t().contiguous()
-            up = pair["B"].detach().to(weight.device, weight.dtype).t() * weights.scaling
+            # A packed weight is not in the table; its layer computes in the format of the others.
+            like = self.base.table[self._index.get(f"{path}.weight", 0)]
+            down = pair["A"].detach().to(like.device, like.dtype).t().contiguous()
+            up = pair["B"].detach().to(like.device, like.dtype).t() * weights.scaling
             if not bool(torch.isfinite(down).all() and torch.isfinite(up).all()):
                 # It would also spoil the tokens of other adapters in the batch.
                 raise InvalidRequestError(
-                    f"the adapter's factors for {path!r} overflow {weight.dtype}",
+                    f"the adapter's factors for {path!r} overflow {like.dtype}",
                     hint="the learner diverged; lower alpha or the learning rate",
                 )
             factors[path] = (down, up.contiguous())

@@ -23,7 +23,9 @@ from backend.catalog.models import read_model_facts
 from backend.compute.cpu.fast_linears import all_through_onednn, speed_up_linears
 from backend.compute.cpu.fast_norms import speed_up_norms
 from backend.compute.cpu.switch import CPU_KERNELS
+from backend.compute.quantized_weights import loading_options, through_one_product
 from backend.compute.seeing import has_mrope
+from backend.compute.weight_formats import Quantization
 from backend.compute.whole_model import load_whole
 from backend.engines.token_sampling import choose_tokens
 from backend.engines.transformers.image_ids import IMAGE_IDS, Shown, ShownImages
@@ -54,6 +56,7 @@ class PackedModel:
         dtype: torch.dtype,
         merged_limit: int = 4,
         lean: bool = True,
+        quantized: Quantization = "",
     ) -> None:
         """Load a model and check that it can run packed.
 
@@ -63,6 +66,7 @@ class PackedModel:
             dtype: Type of weights and cache.
             merged_limit: See `LoadedPolicies`.
             lean: Whether to use a lean decoder where the model supports it.
+            quantized: The format of the linear layers' weights, if it is not `dtype`.
 
         Raises:
             InvalidRequestError: Its architecture needs something that packed batches do not provide.
@@ -77,10 +81,15 @@ class PackedModel:
                 use_safetensors=True,
                 trust_remote_code=False,
                 local_files_only=True,
+                **loading_options(quantized, device=device, dtype=dtype),
             )
         except (ValueError, OSError, ImportError) as error:
             raise _unsupported(directory, f"transformers cannot load it: {error}") from error
-        self._model.to(device).eval().requires_grad_(False)
+        if quantized:
+            through_one_product(self._model)
+        else:
+            self._model.to(device)
+        self._model.eval().requires_grad_(False)
         speed_up_norms(self._model)
         speed_up_linears(self._model)
         self._onednn = all_through_onednn(self._model)
@@ -92,7 +101,7 @@ class PackedModel:
         self.images: ShownImages | None = None
         """Inserts images into prompts, for a model with image support."""
         self._lean: LeanDecoder | None = None
-        self._may_be_lean = lean
+        self._may_be_lean = lean and not quantized
         self.bytes_per_token = self._take_on_packed_attention(directory)
 
     def show_images(self, reader: ImageReader, of_base: KeptFeatures | None = None) -> None:
