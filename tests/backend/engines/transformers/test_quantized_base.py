@@ -83,7 +83,7 @@ def test_computes_equal_logprobs_in_learner_and_engine(kind, dtype):
 
 @needs_bitsandbytes
 @pytest.mark.parametrize("kind", BYTES_OF)
-def test_needs_the_planned_memory_and_stays_close_to_the_whole_base(kind):
+def test_needs_planned_memory_and_stays_close_to_whole_base(kind):
     cpu = torch.device("cpu")
     whole, small = (CausalLM.load(NANO, device=cpu, dtype=torch.float32, quantized=one) for one in ("", kind))
     held = sum(p.numel() * p.element_size() for p in small.model.parameters())
