@@ -16,13 +16,14 @@ from backend.gateway.fair_routes import FairRoute, in_turn
 from backend.openai_api.image_intake import image_reader
 from backend.openai_api.sampled import completions_of
 from backend.openai_api.served_policies import served_policy
-from backend.openai_api.sse import DONE, as_event, streamed
+from backend.openai_api.sse import streamed
 from backend.store.store import TenantStore
 from tinkergym.openai_api.chat_choices import chat_choices
 from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.openai_api.chat_stream import ChatStream
 from tinkergym.openai_api.responses_answer import ResponsesReply
 from tinkergym.openai_api.responses_request import ResponsesRequest
+from tinkergym.openai_api.server_events import DONE, as_event
 from tinkergym.openai_api.token_requests import Prompt, chat_prompt, token_requests
 from tinkergym.schema.sampling import SampleRequest
 

@@ -14,7 +14,8 @@ from backend.gateway.dependencies import Tenant, body_of, describes
 from backend.gateway.fair_routes import FairRoute, in_turn
 from backend.openai_api.sampled import completions_of
 from backend.openai_api.served_policies import served_policy
-from backend.openai_api.sse import DONE, as_event, streamed
+from backend.openai_api.sse import streamed
+from tinkergym.openai_api.server_events import DONE, as_event
 from tinkergym.openai_api.text_answer import TextChoices
 from tinkergym.openai_api.text_request import TextRequest
 from tinkergym.openai_api.token_requests import text_prompts, token_requests

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from contextlib import suppress
 from math import inf
-from typing import Any, Protocol
+from typing import Protocol
 
 from fastapi import Request
-from pydantic import BaseModel
 
 from backend.gateway.sample_dispatch import Sampling, begin_sampling
 from backend.lines_response import LinesResponse
@@ -18,12 +16,11 @@ from backend.openai_api.sampled import patiently, unless_gone
 from backend.store.store import TenantStore
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError, from_wire
 from tinkergym.openai_api.api_errors import reply_to
+from tinkergym.openai_api.server_events import Event, as_event
 from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest, read_answer
 
 _SILENT_SECONDS = 15.0
 """After this long without an event a comment is sent: proxies end silent connections."""
-
-Event = BaseModel | dict[str, Any]
 
 
 class Events(Protocol):
@@ -152,15 +149,3 @@ def _read(line: bytes) -> Completion | CompletionPart:
     if isinstance(answer, SampleFailure):
         raise from_wire(answer.error.model_dump())
     return answer
-
-
-def as_event(event: Event) -> bytes:
-    """Return an event as it is sent; those of `/responses` also have their type outside."""
-    if isinstance(event, BaseModel):
-        return b"data: " + event.model_dump_json().encode() + b"\n\n"
-    data = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
-    return b"event: " + str(event["type"]).encode() + b"\ndata: " + data + b"\n\n"
-
-
-DONE = b"data: [DONE]\n\n"
-"""The last line of a stream."""

@@ -13,6 +13,10 @@ from tinkergym.cli.console import Commands
 COMMANDS = {
     "serve": ("serve:serve", "Start the service on this machine and keep it running until Ctrl-C."),
     "train": ("train:train", "Train a policy and show its progress. Ctrl-C leaves the job running."),
+    "train-agent": (
+        "train_agent:train_agent",
+        "Train a program that speaks the OpenAI API as it is, started once per episode.",
+    ),
     "sft": (
         "train:sft",
         'Fine-tune on conversations: {"messages": [...]} or {"prompt": ..., "completion": ...} per line.',

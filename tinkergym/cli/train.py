@@ -100,17 +100,23 @@ _LAST_ANSWER = SettingOption(
     kind=bool,
     flag="last",
 )
-_TRAIN = (
+_EVALUATED = SettingOption(
+    "evaluate.steps",
+    "Play held-out episodes every N steps, and before and after training.",
+    name="evaluate-every",
+    kind=int,
+)
+EPISODES = (
     _STEPS,
     SettingOption("algorithm.group_size"),
     SettingOption("algorithm.groups_per_step", name="groups"),
     SettingOption("algorithm.learning_rate"),
-    SettingOption(
-        "evaluate.steps",
-        "Play held-out episodes every N steps, and before and after training.",
-        name="evaluate-every",
-        kind=int,
-    ),
+    _EVALUATED,
+    *_COMMON,
+)
+"""Options of jobs that learn from episodes, wherever these are played."""
+_TRAIN = (
+    *EPISODES[:5],
     _ROLLOUT,
     SettingOption(
         "env_kwargs",

@@ -6,6 +6,7 @@ calls to the session's URL.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,6 +37,12 @@ class ProgramSession:
     """The same for all sessions that are compared with each other."""
     is_evaluation: bool = False
     """Whether nothing of it is trained on."""
+    reward_url: str = ""
+    """Where a program may post the reward as JSON, with the key, if the function cannot know it."""
+    timeout_seconds: float = 3600.0
+    """How long the session lasts at most."""
+    posted_reward: Callable[[float], Any] = field(default=lambda _: None, repr=False, compare=False)
+    """Waits so many seconds until a reward is posted to `reward_url`, and returns it; None if none is."""
 
     def url(self, role: str = "") -> str:
         """Return the base URL of a role's calls; of the only role without a name.
@@ -52,11 +59,19 @@ class ProgramSession:
         return self.urls[role]
 
     def environment(self, role: str = "") -> dict[str, str]:
-        """Return the environment variables by which programs find the URL and the key.
+        """Return the environment variables by which a program finds the URL, the key and its task.
 
-        That is, `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
+        They are `OPENAI_BASE_URL`, of the first role without a name; `OPENAI_BASE_URL_ROLE` for
+        each role; `OPENAI_API_KEY`, `TINKERGYM_TASK` and `TINKERGYM_REWARD_URL`.
         """
-        return {"OPENAI_BASE_URL": self.url(role), "OPENAI_API_KEY": self.key}
+        own = {f"OPENAI_BASE_URL_{name.upper()}": url for name, url in self.urls.items()}
+        return {
+            **own,
+            "OPENAI_BASE_URL": self.url(role or next(iter(self.urls))),
+            "OPENAI_API_KEY": self.key,
+            "TINKERGYM_TASK": self.task if isinstance(self.task, str) else json.dumps(self.task),
+            "TINKERGYM_REWARD_URL": self.reward_url,
+        }
 
 
 Play = Callable[[ProgramSession], Rewards | Awaitable[Rewards]]

@@ -18,7 +18,7 @@ from tinkergym.agent.agent_loop import AgentState, valid_reward
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Sampler
-from tinkergym.errors import ConflictError, NotFoundError, TinkerGymError, from_wire
+from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError, TinkerGymError, from_wire
 from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.recording.agent_program import ProgramSession
 from tinkergym.recording.role_calls import Call, RoleCalls
@@ -67,6 +67,9 @@ class RecordedSession:
         self._calls: list[Call] = []
         self._moves = 0
         self._rewards: dict[str, float] = {}
+        self._posted: list[object] = []
+        """The reward, once it is posted."""
+        self._rewarded = threading.Event()
         self._stop_reason: StopReason | None = None
         self._error = ""
 
@@ -90,13 +93,21 @@ class RecordedSession:
             urls={role: f"{self._base_url}/{self.name}/{role}/v1" for role in self._roles},
             seed=plan.seed,
             is_evaluation=not any(seat.trained for seat in plan.seats),
+            reward_url=f"{self._base_url}/{self.name}/reward",
+            timeout_seconds=plan.limits.episode_timeout_seconds,
+            posted_reward=self._await_reward,
         )
         return program.play(session, plan.task_index)
 
     def finish(self, reward: object) -> None:
-        """End the session with what the program returned."""
+        """End the session with what the program returned, unless it has posted its reward."""
         with self._lock:
+            if self._stop_reason is not None:
+                return
+            reward = self._posted[-1] if self._posted else reward
             for call in self._calls:
+                if not call.over.is_set():
+                    self._roles[call.role].unfinished += len(call.requests)
                 for one in call.answers:
                     if not (call.is_delivered or one.children):
                         one.untrained = one.untrained or "undelivered"
@@ -112,6 +123,7 @@ class RecordedSession:
                 return
             self._stop_reason, self._error = stop_reason, error
             running = [call for call in self._calls if not call.over.is_set()]
+        self._rewarded.set()
         for call in running:
             call.failure = ended()
             call.over.set()
@@ -146,12 +158,7 @@ class RecordedSession:
         with self._lock:
             if self._stop_reason is not None:
                 raise ended()
-            own = self._roles.get(role)
-            if own is None:
-                roles = ", ".join(self._roles)
-                raise NotFoundError(
-                    f"there is no role {role!r:.80}", hint=f"the roles are {roles}", field="role"
-                )
+            own = self._role(role)
             known = self._repeated(role, body, retry)
             call = own.begin(wanted, body, strict=self._strict) if known is None else known
             if known is None:
@@ -163,7 +170,63 @@ class RecordedSession:
             raise call.failure
         return call
 
+    def post_reward(self, reward: object) -> None:
+        """Take the reward that the program posts; the last one counts.
+
+        Raises:
+            InvalidRequestError: It is not valid.
+        """
+        named = self._by_role(reward)
+        try:
+            self._valid({role: 0.0 if value is None else value for role, value in named.items()})
+        except ValueError as error:
+            raise InvalidRequestError(f"got {error}", field="reward") from None
+        with self._lock:
+            if self._stop_reason is not None:
+                raise ended()
+            self._posted.append(reward)
+        self._rewarded.set()
+
+    def context_length(self, role: str) -> int:
+        """Return the most tokens of a role's prompt and completion together.
+
+        Raises:
+            NotFoundError: The job has no such role.
+        """
+        return self._role(role).renderer.context_length
+
     # --- inside ---
+
+    def _role(self, role: str) -> RoleCalls:
+        own = self._roles.get(role)
+        if own is None:
+            roles = ", ".join(self._roles)
+            raise NotFoundError(f"there is no role {role!r:.80}", hint=f"the roles are {roles}", field="role")
+        return own
+
+    def _await_reward(self, seconds: float) -> object:
+        self._rewarded.wait(seconds)
+        return self._posted[-1] if self._posted else None
+
+    def _by_role(self, reward: object) -> Mapping[str, object]:
+        return reward if isinstance(reward, Mapping) else dict.fromkeys(self._roles, reward)
+
+    def _valid(self, named: Mapping[str, object]) -> dict[str, float]:
+        """Return the reward of each role.
+
+        Raises:
+            ValueError: One is missing, unknown or not a number. The message follows "returned".
+        """
+        if unlike := sorted(named.keys() ^ self._roles.keys(), key=str):
+            what = "no reward for" if unlike[0] in self._roles else "a reward for the unknown role"
+            raise ValueError(f"{what} {quoted(unlike[0])}; the roles are {', '.join(self._roles)}")
+        found = {}
+        for role, value in named.items():
+            try:
+                found[role] = valid_reward(value)
+            except ValueError as error:
+                raise ValueError(f"the reward {error}") from None
+        return found
 
     def _repeated(self, role: str, body: bytes, retry: int) -> Call | None:
         """Return the call that a client repeats: one whose answer it has not got, else the newest."""
@@ -204,21 +267,13 @@ class RecordedSession:
 
     def _outcome(self, reward: object) -> tuple[StopReason, str]:
         """Take the rewards; return why the episode ended, and what is wrong with it."""
-        named = reward if isinstance(reward, Mapping) else dict.fromkeys(self._roles, reward)
-        if reward is None or (named and None in named.values()):
+        named = self._by_role(reward)
+        if None in named.values():
             return StopReason.ABANDONED, "the program returned None, so its episode is dropped"
-        if unlike := sorted(named.keys() ^ self._roles.keys(), key=str):
-            what = "returned none for" if unlike[0] in self._roles else "has no role"
-            return StopReason.INVALID_REWARD, (
-                f"the program must return a reward for each of its roles ({', '.join(self._roles)}), and "
-                f"{what} {quoted(unlike[0])}"
-            )
-        for name, value in named.items():
-            try:
-                self._rewards[name] = valid_reward(value)
-            except ValueError as error:
-                self._rewards.clear()
-                return StopReason.INVALID_REWARD, f"the program returned the reward {error}"
+        try:
+            self._rewards = self._valid(named)
+        except ValueError as error:
+            return StopReason.INVALID_REWARD, f"the program returned {error}"
         if not self._calls:
             return StopReason.ENVIRONMENT_ERROR, "the program ended without a call to its session's URL"
         reasons = sum((role.reasons() for role in self._roles.values()), Counter[str]())

@@ -85,6 +85,8 @@ class RoleCalls:
         self.plan, self.renderer = plan, renderer
         self.forest = CallForest()
         self.calls = 0
+        self.unfinished = 0
+        """Answers that were being sampled when the program ended."""
         self._completions = self._sampled_tokens = self._rewritten = 0
 
     def begin(self, wanted: ChatRequest, body: bytes, *, strict: bool) -> Call:
@@ -189,7 +191,8 @@ class RoleCalls:
 
     def reasons(self) -> Counter[str]:
         """Return how many answers are not trained on, by reason."""
-        return Counter(one.untrained for one in self.forest.answers if one.untrained)
+        found = Counter(one.untrained for one in self.forest.answers if one.untrained)
+        return found + Counter(unfinished=self.unfinished)
 
     # --- inside ---
 

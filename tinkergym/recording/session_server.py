@@ -6,14 +6,10 @@ listens on this machine only.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-import json
 import re
-import secrets
 import socket
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,27 +21,26 @@ from tinkergym.agent.sampler import Sampler
 from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.errors import AuthenticationError, InvalidRequestError, NotFoundError, TinkerGymError
 from tinkergym.openai_api.api_errors import reply_to
-from tinkergym.openai_api.chat_choices import chat_choices
-from tinkergym.openai_api.chat_request import ChatRequest
+from tinkergym.recording.program_replies import ROUTES, ProgramReply, answered, listed, rewarded
 from tinkergym.recording.recorded_session import RecordedSession, ended
-from tinkergym.schema.parsing import parse_json
 
 _MOST_BODY_BYTES = 64 << 20
 _POLL_SECONDS = 0.05
 """How long the end may take to notice."""
-_PATH = re.compile(r"/([0-9a-f]+)/([^/]+)/v1/([a-z/]+)")
+_PATH = re.compile(r"/(?P<name>[0-9a-f]+)/(?:(?P<reward>reward)|(?P<role>[^/]+)/v1/(?P<route>[a-z/]+))")
 
 
 class SessionServer:
     """Opens sessions and serves their calls. The first session starts the thread that listens."""
 
-    def __init__(self, *, strict: bool = False) -> None:
+    def __init__(self, *, strict: bool = False, base_url: str = "") -> None:
         """Prepare.
 
         Args:
             strict: Whether calls that cannot be trained on are refused.
+            base_url: Where another server passes calls on; empty listens here.
         """
-        self._strict = strict
+        self._strict, self._base_url = strict, base_url
         self._lock = threading.Lock()
         self._open: dict[str, RecordedSession] = {}
         self._ended: BoundedDict[str, str] = BoundedDict(10_000)
@@ -89,6 +84,8 @@ class SessionServer:
             server.end()
 
     def _url(self) -> str:
+        if self._base_url:
+            return self._base_url
         with self._lock:
             if self._server is None:
                 self._server = _Listener(self)
@@ -144,52 +141,41 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer `GET models`."""
-        self._answered(self._get)
+        self._answered(listed, "models")
 
     def do_POST(self) -> None:
-        """Answer a call."""
+        """Answer a call, or take a reward."""
         self._answered(self._post)
 
-    def _answered(self, answer: Callable[[RecordedSession, str, str], None]) -> None:
+    def _answered(self, answer: Callable[[RecordedSession, str], ProgramReply], route: str = "") -> None:
+        path = self.path.partition("?")[0]
         try:
-            found = _PATH.fullmatch(self.path.partition("?")[0])
-            if found is None:
-                raise NotFoundError(f"there is no {self.path.partition('?')[0]!r:.80}", hint=_ROUTES)
+            found = _PATH.fullmatch(path)
+            if found is None or (route and found["route"] != route):
+                raise NotFoundError(f"there is no {self.command} {path!r:.80}", hint=ROUTES)
             key = self.headers.get("authorization", "").removeprefix("Bearer ").strip()
-            answer(self.sessions.session(found[1], key), found[2], found[3])
+            reply = answer(self.sessions.session(found["name"], key), found["role"] or "")
         except TinkerGymError as error:
             self.close_connection = True  # Its body may be unread.
-            status, reply = reply_to(error)
-            self._send(status, reply.model_dump_json().encode())
-
-    def _get(self, session: RecordedSession, role: str, route: str) -> None:
-        if route != "models":
-            raise NotFoundError(f"there is no GET {route!r:.80}", hint=_ROUTES)
-        listed = {"id": role, "object": "model", "created": 0, "owned_by": "tinkergym"}
-        self._send(200, json.dumps({"object": "list", "data": [listed]}).encode())
-
-    def _post(self, session: RecordedSession, role: str, route: str) -> None:
-        if route != "chat/completions":
-            raise NotFoundError(f"there is no POST {route!r:.80}", hint=_ROUTES)
-        body = self._body()
-        wanted = parse_json(ChatRequest, body)
-        repeats = self.headers.get("x-stainless-retry-count", "")
-        call = session.ask(
-            role,
-            wanted,
-            body=hashlib.sha256(body).digest(),
-            retry=int(repeats) if repeats.isdecimal() else 0,
-        )
-        reply = chat_choices(
-            call.prompt, wanted, call.completions, f"chatcmpl-{secrets.token_hex(12)}", int(time.time())
-        )
-        sent = reply.model_dump_json().encode()
-        call.is_delivered = not self._is_gone()
+            status, wrong = reply_to(error)
+            self._send(status, wrong.model_dump_json().encode(), "application/json")
+            return
+        if reply.call is not None:
+            reply.call.is_delivered = not self._is_gone()
         try:
-            self._send(200, sent)
+            self._send(200, reply.body, reply.media_type)
         except OSError:
-            call.is_delivered = False
+            if reply.call is not None:
+                reply.call.is_delivered = False
             raise
+
+    def _post(self, session: RecordedSession, role: str) -> ProgramReply:
+        found = _PATH.fullmatch(self.path.partition("?")[0])
+        assert found, "it was looked at"
+        if found["reward"]:
+            return rewarded(session, self._body())
+        repeats = self.headers.get("x-stainless-retry-count", "")
+        return answered(session, role, found["route"], self._body(), repeats=repeats)
 
     def _body(self) -> bytes:
         length = self.headers.get("content-length", "")
@@ -208,14 +194,11 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             return True
 
-    def _send(self, status: int, body: bytes) -> None:
+    def _send(self, status: int, body: bytes, media_type: str) -> None:
         self.send_response(status)
-        self.send_header("content-type", "application/json")
+        self.send_header("content-type", media_type)
         self.send_header("content-length", str(len(body)))
         if self.close_connection:
             self.send_header("connection", "close")
         self.end_headers()
         self.wfile.write(body)
-
-
-_ROUTES = "a session answers POST chat/completions and GET models"

@@ -102,6 +102,21 @@ def check_tasks(tasks: Tasks) -> None:
             )
 
 
+def _by_episodes(algorithm: Any) -> Any:
+    """Return the algorithm; without another choice, its loss is a mean over episodes of their tokens' mean.
+
+    So an episode of many calls does not weigh more than one of few.
+    """
+    if algorithm is None:
+        algorithm = GRPO()
+    if isinstance(algorithm, Mapping):
+        is_usual = algorithm.get("name", "grpo") == "grpo"
+        return {"aggregation": "sequence", **algorithm} if is_usual else algorithm
+    if getattr(algorithm, "aggregation", "") != "token" or "aggregation" in algorithm.model_fields_set:
+        return algorithm
+    return algorithm.model_copy(update={"aggregation": "sequence"})
+
+
 def program_settings(roles: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the job's settings for the roles.
 
@@ -117,10 +132,9 @@ def program_settings(roles: Mapping[str, Any] | None, settings: Mapping[str, Any
         )
     chosen = {"agent": Train()} if roles is None else dict(roles)
     return {
-        # A mean over episodes of their tokens' mean, so that those of many calls do not weigh more.
-        "algorithm": GRPO(aggregation="sequence"),
         "collapse_guard": False,
         **settings,
+        "algorithm": _by_episodes(settings.get("algorithm")),
         "agents": chosen,
         "rollout": "client",
         "kind": "rl",

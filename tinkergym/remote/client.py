@@ -636,6 +636,32 @@ class Client:
         make_env = makers_of(env, played)
         return Job(self._api, view) if view.state.final else self._play_here(view, make_env)
 
+    def attach_agent(self, job_id: str, play: Play, tasks: Tasks = None, *, strict: bool = False) -> Job:
+        """Attach to a job that `train_agent` started: its program runs in this process, too.
+
+        Args:
+            job_id: From `Job.id` or `tinkergym jobs`.
+            play: The same program as there, by its name.
+            tasks: The same tasks.
+            strict: As in `train_agent`.
+
+        Raises:
+            InvalidRequestError: The job trains no program, or another one.
+        """
+        check_tasks(tasks)
+        view = self._api.job(job_id)
+        own, played = program_ref(play), view.spec.played
+        if played is None or played.environment.id != own.id:
+            plays = "no program" if played is None else played.environment.id
+            raise InvalidRequestError(
+                f"the job trains {plays}, not {own.id}",
+                hint="pass the function it was started with",
+                field="play",
+            )
+        if view.state.final:
+            return Job(self._api, view)
+        return self._play_here(view, MakeProgram(play, tasks), SessionServer(strict=strict))
+
     def job(self, job_id: str) -> Job:
         """Look at a job without playing its episodes.
 

@@ -49,6 +49,8 @@ class RolloutThread:
             recorder=recorder,
         )
         self._job_id = job_id
+        attach = "attach(%r, env=...)" if recorder is None else "attach_agent(%r, play, tasks)"
+        self._how_to_go_on = f"Client.{attach % job_id}"
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._saw_the_end = False
@@ -81,7 +83,7 @@ class RolloutThread:
         raise TinkerGymError(
             f"the worker that plays the episodes in this process failed: {type(self._failure).__name__}: "
             f"{self._failure}",
-            hint=f"the job waits; continue with Client.attach({self._job_id!r}, env=...)",
+            hint=f"the job waits; continue with {self._how_to_go_on}",
         ) from self._failure
 
     def _leave(self) -> threading.Event | None:
@@ -90,9 +92,9 @@ class RolloutThread:
             return None
         _log.warning(
             "this script ends before %s, whose episodes it plays, so the job waits for a client (end "
-            "the script with job.wait(); continue with Client.attach(%r, env=...))",
+            "the script with job.wait(); continue with %s)",
             self._job_id,
-            self._job_id,
+            self._how_to_go_on,
         )
         self._stop.set()
         return self._worker.left

@@ -2,13 +2,17 @@
 
 import concurrent.futures
 import json
+import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
+from tests.tinkergym.recording.call_trees import check
 from tests.tinkergym.recording.sessions import RENDERER, plan_of, played, posted, said, user
 from tinkergym.agent.agent_loop import AgentLoop
 from tinkergym.agent.renderer import Renderer
+from tinkergym.recording.command_program import CommandProgram
 from tinkergym.schema.jobs.parts import Limits
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.faults import hangs_end
@@ -260,3 +264,71 @@ def test_offers_tools_and_reads_calls():
     plan = plan_of(max_turn_tokens=200)
     record = played(add, plan, sampler=sampler, renderer=nano_renderer)["agent"]
     assert (record.stop_reason, len(record.segments)) == (StopReason.TERMINATED, 1), record.error
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_trains_on_sampled_tokens_once_in_random_call_trees(seed):
+    check(seed)
+
+
+@pytest.mark.full("plays 1,940 random programs: minutes")
+def test_trains_on_sampled_tokens_once_in_two_thousand_call_trees():
+    for seed in range(60, 2000):
+        check(seed)
+
+
+def test_streams_answers_and_serves_responses():
+    def stream(session):
+        whole = posted(session, BODY | {"stream": True, "stream_options": {"include_usage": True}})
+        assert whole.headers["content-type"] == "text/event-stream"
+        events = [line[6:] for line in whole.text.splitlines() if line.startswith("data: ")]
+        assert events.pop() == "[DONE]"
+        pieces = [json.loads(one) for one in events]
+        text = "".join(c["delta"].get("content") or "" for one in pieces for c in one["choices"])
+        said(session, user("a"), {"role": "assistant", "content": text}, user("b"))
+        first = posted(session, {"model": "any", "input": "a"}, path="responses").json()
+        again = [user("a"), *first["output"], user("b")]
+        for streamed in (False, True):
+            last = posted(session, {"model": "any", "input": again, "stream": streamed}, path="responses")
+            assert last.status_code == 200, last.text
+        return 1.0
+
+    record = played(stream)["agent"]
+    assert [turn.segment for turn in record.turns] == [0, 0, 1, 1, 2], record.error
+
+
+def test_takes_the_posted_reward_and_refuses_others():
+    def post(session):
+        said(session, user("a"))
+        headers = {"authorization": f"Bearer {session.key}"}
+        for reward, status in (("NaN", 400), ('"a"', 400), ('{"critic": 1}', 400), ("0.25", 200), ("{", 400)):
+            answer = httpx.post(session.reward_url, content=reward, headers=headers, trust_env=False)
+            assert answer.status_code == status, answer.text
+        return session.posted_reward(0.0) + 1
+
+    assert played(post)["agent"].episode_return == 0.25
+
+
+SCRIPT = """
+import json, os, sys, urllib.request
+body = json.dumps({"model": "any", "messages": [{"role": "user", "content": os.environ["TINKERGYM_TASK"]}]})
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+key = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+urllib.request.urlopen(urllib.request.Request(url, body.encode(), key)).read()
+print("done")
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "reason"),
+    [
+        ("print(0.5)", StopReason.TERMINATED),
+        ("print('null')", StopReason.ABANDONED),
+        ("", StopReason.INVALID_REWARD),
+        ("sys.exit(3)", StopReason.ENVIRONMENT_ERROR),
+    ],
+)
+def test_reads_the_reward_from_last_line_of_a_command(ending, reason):
+    record = played(CommandProgram([sys.executable, "-c", SCRIPT + ending]), tasks=["Say hi"])["agent"]
+    assert record.stop_reason is reason, record.error
+    assert [turn.observation for turn in record.turns] == ["Say hi"]
