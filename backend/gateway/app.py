@@ -36,7 +36,8 @@ from backend.gateway.host_check import HostCheck
 from backend.gateway.request_limits import RequestLimits
 from backend.gateway.session_cookie import SessionCookie
 from backend.gateway.wiring import GatewayParts
-from backend.openai_api import routes_chat, routes_names, routes_text
+from backend.openai_api import routes_chat, routes_names, routes_sessions, routes_text
+from backend.openai_api.program_sessions import ProgramSessions
 
 _JOB_CHECK_THREADS = 8
 """Submissions that are checked, or wait for their check, at once; further ones queue. A tenant has half."""
@@ -49,6 +50,10 @@ _UPLOAD_THREADS = 4
 
 _ROUTE_THREADS = 40
 """Routes that read or write the store at once. A tenant has a quarter."""
+
+_PROGRAM_THREADS = 256
+"""Calls of agent programs elsewhere that wait for their tokens; of one session a quarter."""
+_PROGRAM_SECONDS = 3600.0
 
 _HEALTH_THREADS = 2
 _HEALTH_SECONDS = 10.0
@@ -75,6 +80,9 @@ def _threads() -> dict[str, FairThreads]:
         "image_checks": FairThreads(1, seconds=_BODY_SECONDS),
         "upload_writes": FairThreads(_UPLOAD_THREADS, seconds=_BODY_SECONDS),
         "route_threads": FairThreads(_ROUTE_THREADS, of_tenant=_ROUTE_THREADS // 4, seconds=_BODY_SECONDS),
+        "program_calls": FairThreads(
+            _PROGRAM_THREADS, of_tenant=_PROGRAM_THREADS // 4, seconds=_PROGRAM_SECONDS
+        ),
         "health_threads": FairThreads(_HEALTH_THREADS, of_tenant=_HEALTH_THREADS, seconds=_HEALTH_SECONDS),
     }
 
@@ -89,7 +97,9 @@ def create_app(parts: GatewayParts) -> FastAPI:
         for name, each in threads.items():
             setattr(app.state, name, each)
         app.state.evaluations = Evaluations(parts.config.limits, parts.config.environment_variables)
+        app.state.program_sessions = ProgramSessions()
         yield
+        app.state.program_sessions.close()
         await parts.tail.close()
         await parts.key_watch.close()
         await parts.rates.close()
@@ -130,6 +140,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         routes_account,
         routes_names,
         routes_chat,
+        routes_sessions,
         routes_text,
     ):
         app.include_router(module.router)

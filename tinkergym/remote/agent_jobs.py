@@ -8,7 +8,7 @@ from typing import Any
 
 from tinkergym.algorithms import GRPO
 from tinkergym.errors import InvalidRequestError
-from tinkergym.recording.agent_program import AgentProgram, Play
+from tinkergym.recording.agent_program import AgentProgram, Play, ProgramSession
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.names import PROGRAM, local_id
@@ -35,7 +35,7 @@ _OF_ENVIRONMENTS = {
 class MakeProgram:
     """Creates the program, with the tasks of the split that an evaluation names."""
 
-    play: Play
+    play: Play | None
     tasks: Tasks
 
     def __call__(self, ref: EnvironmentRef) -> AgentProgram:
@@ -44,7 +44,7 @@ class MakeProgram:
         Raises:
             InvalidRequestError: The tasks have no such split.
         """
-        return AgentProgram(self.play, self._tasks_of(ref.kwargs.get("split")))
+        return AgentProgram(self.play or elsewhere, self._tasks_of(ref.kwargs.get("split")))
 
     def _tasks_of(self, split: Any) -> TaskSource | Sequence[Any] | None:
         if not isinstance(self.tasks, Mapping):
@@ -63,12 +63,18 @@ class MakeProgram:
         return self.tasks[split]
 
 
-def program_ref(play: Play) -> EnvironmentRef:
+def elsewhere(_: ProgramSession) -> None:
+    """Stand for a program that runs elsewhere; its sessions are opened over HTTP."""
+
+
+def program_ref(play: Play | None) -> EnvironmentRef:
     """Return what the service calls a program.
 
     Raises:
         InvalidRequestError: It is not a function.
     """
+    if play is None:
+        play = elsewhere
     if not callable(play):
         raise InvalidRequestError(
             f"cannot train {play!r:.80}", hint="pass a function that takes a session", field="play"

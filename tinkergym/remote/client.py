@@ -199,7 +199,7 @@ class Client:
 
     def train_agent(
         self,
-        play: Play,
+        play: Play | None,
         tasks: Tasks = None,
         *,
         model: str = "nano",
@@ -223,7 +223,8 @@ class Client:
             >>> job = client.train_agent(play, tasks, model="nano-instruct", steps=100)
 
         Args:
-            play: Returns the reward: a number, one per role in a dict, or None to drop the episode.
+            play: Returns the reward: a number, one per role in a dict, or None to drop the episode. Without a
+                function, programs elsewhere open the sessions: `POST /v1/jobs/JOB_ID/sessions`.
             tasks: A list or a source of `tinkergym.tasks`, or one per split; `session.task` is one of them.
             model: As in `train`.
             roles: Who answers, by role: `tg.Train(...)`. None is one role, `agent`.
@@ -252,7 +253,9 @@ class Client:
         if isinstance(noted, Refusal):
             raise noted.error()
         job = self.submit(noted)
-        return self._play_here(job.view(), make, SessionServer(strict=strict)).report_to(*callbacks)
+        if play is not None:
+            job = self._play_here(job.view(), make, SessionServer(strict=strict))
+        return job.report_to(*callbacks)
 
     def sft(
         self,

@@ -119,6 +119,12 @@ class RolloutWorker:
         """Set when `run` has returned its leases and submitted finished results, or need not."""
         self._failure: BaseException | None = None
 
+    def allow(self, episodes: int) -> None:
+        """Change how many episodes it plays at once; those that it plays continue."""
+        with self._changed:
+            self._max_episodes = episodes
+            self._changed.notify_all()
+
     def run(self, stop: threading.Event) -> None:
         """Work until the job has ended or `stop` is set. Unfinished episodes are left to other workers.
 

@@ -165,3 +165,21 @@ class SubmitReply(WireModel):
     """One verdict per result, in order: `accepted`, `duplicate` or `stale` (the lease was lost)."""
 
     verdicts: list[Literal["accepted", "duplicate", "stale"]] = Field(max_length=MOST_RESULTS)
+
+
+class SessionView(WireModel):
+    """A session of an agent program: one episode, which the program plays by its calls."""
+
+    key: str
+    """Authorizes the calls, and the reward; valid until the session ends."""
+    urls: dict[AgentId, str] = Field(max_length=MOST_SEATS)
+    """The base URL of the OpenAI API, by role."""
+    reward_url: str
+    """Where the reward is posted as JSON: a number, an object by role, or null to drop the episode."""
+    seed: int
+    """The same for sessions that are compared; it chooses the task, unless `task_index` does."""
+    task_index: int | None = None
+    is_evaluation: bool = False
+    """Whether nothing of it is trained on."""
+    timeout_seconds: float
+    """How long it lasts at most."""

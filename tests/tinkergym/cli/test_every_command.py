@@ -27,6 +27,14 @@ class Env(tg.SingleTurnEnv):
         return "b2?"
     def score(self, answer): return float(answer == "b2")
 """
+PROGRAM = """
+import json, os, urllib.request
+body = json.dumps({"model": "any", "messages": [{"role": "user", "content": "1?"}]}).encode()
+key = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+urllib.request.urlopen(urllib.request.Request(url, body, key)).read()
+print(1.0)
+"""
 TINKERGYM = [sys.executable, "-m", "tinkergym"]
 
 
@@ -46,6 +54,7 @@ ONE, LINES = "one document", "a document per line"
 TABLE = {
     # name: (form, arguments, what is in the first document)
     "train": (LINES, ["noisy:Env", *SMALL], "body"),
+    "train-agent": (LINES, [*SMALL, sys.executable, "program.py"], "body"),
     "sft": (LINES, ["rows.jsonl", "--steps", "1"], "body"),
     "preference": (LINES, ["pairs.jsonl", "--steps", "1"], "body"),
     "distill": (LINES, [BOARD, "--teacher", "nano", "--steps", "1", "--episodes", "2"], "body"),
@@ -107,6 +116,7 @@ def workplace(start_service, tg_run, tmp_path, monkeypatch):
     """A folder with an environment that prints, data and evaluations, and a service with a job that ended."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "noisy.py").write_text(NOISY)
+    (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "rows.jsonl").write_text('{"prompt": "1?", "completion": "one"}\n' * 4)
     (tmp_path / "pairs.jsonl").write_text('{"prompt": "1?", "chosen": "one", "rejected": "two"}\n' * 4)
     service = start_service(lambda prompt: "b2", environments=[BOARD])

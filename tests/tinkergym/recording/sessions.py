@@ -78,3 +78,23 @@ def said(session, *messages, role="", **settings):
 
 def user(text):
     return {"role": "user", "content": text}
+
+
+BODY = {"model": "any", "messages": [user("a")]}
+
+
+class Remembering(RandomTokenSampler):
+    """Remembers what it sampled, by prompt and seed."""
+
+    def __init__(self):
+        super().__init__(256)
+        self.sampled = {}
+
+    def _complete(self, request):
+        found = super()._complete(request)
+        self.sampled[request.request_id] = (list(request.prompt_ids), found.token_ids)
+        return found
+
+
+def trained(record):
+    return [record.segments[turn.segment].token_ids[turn.start : turn.end] for turn in record.turns]

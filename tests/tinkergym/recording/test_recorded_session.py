@@ -1,39 +1,23 @@
 """Programs as they are: their calls become the turns of their roles' seats, token for token."""
 
-import concurrent.futures
-import json
-import sys
-from pathlib import Path
-
-import httpx
 import pytest
 
-from tests.tinkergym.recording.call_trees import check
-from tests.tinkergym.recording.sessions import RENDERER, plan_of, played, posted, said, user
+from tests.tinkergym.recording.sessions import (
+    BODY,
+    RENDERER,
+    Remembering,
+    plan_of,
+    played,
+    posted,
+    said,
+    trained,
+    user,
+)
 from tinkergym.agent.agent_loop import AgentLoop
-from tinkergym.agent.renderer import Renderer
-from tinkergym.recording.command_program import CommandProgram
 from tinkergym.schema.jobs.parts import Limits
-from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.faults import hangs_end
 from tinkergym.testing.samplers import RandomTokenSampler, ScriptedSampler
 from tinkergym.trajectory.trajectory import StopReason
-
-NANO_TEMPLATE = Path("backend/models/nano-instruct/chat_template.jinja").read_text()
-BODY = {"model": "any", "messages": [user("a")]}
-
-
-class Remembering(RandomTokenSampler):
-    """Remembers what it sampled, by prompt and seed."""
-
-    def __init__(self):
-        super().__init__(256)
-        self.sampled = {}
-
-    def _complete(self, request):
-        found = super()._complete(request)
-        self.sampled[request.request_id] = (list(request.prompt_ids), found.token_ids)
-        return found
 
 
 def talk(session, turns=3, role=""):
@@ -41,10 +25,6 @@ def talk(session, turns=3, role=""):
     for number in range(turns):
         messages += [said(session, *messages, role=role), user(f"more {number}")]
     return 1.0
-
-
-def trained(record):
-    return [record.segments[turn.segment].token_ids[turn.start : turn.end] for turn in record.turns]
 
 
 def test_records_conversation_as_one_segment_of_sampled_tokens():
@@ -79,35 +59,6 @@ def test_pays_each_role_its_own_reward():
     records = played(solve_and_judge, plan_of(("solver", "critic")))
     assert {role: one.episode_return for role, one in records.items()} == {"solver": 1.0, "critic": -1.0}
     assert [len(one.turns) for one in records.values()] == [1, 1]
-
-
-def test_branches_where_histories_part_and_trains_shared_tokens_once():
-    def fork(session):
-        first = said(session, user("a"))
-        said(session, user("a"), first, user("left"))
-        said(session, user("a"), first, user("right"))
-        said(session, user("another"))
-        return 1.0
-
-    record = played(fork)["agent"]
-    assert [turn.segment for turn in record.turns] == [0, 0, 1, 2]
-    shared = record.turns[0].end
-    left, right, _ = record.segments
-    assert left.token_ids[:shared] == right.token_ids[:shared]
-    assert not any(right.loss_mask[:shared])
-    assert sum(sum(one.loss_mask) for one in record.segments) == sum(map(len, trained(record)))
-    assert [turn.move for turn in record.turns] == [1, 2, 3, 4]
-
-
-def test_answers_parallel_calls_each_in_its_own_branch():
-    def spread(session):
-        first = said(session, user("a"))
-        with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            found = list(pool.map(lambda k: said(session, user("a"), first, user(f"{k}")), range(4)))
-        return float(len(found))
-
-    record = played(spread)["agent"]
-    assert (record.episode_return, len(record.turns), len(record.segments)) == (4.0, 5, 4)
 
 
 def test_continues_an_answer_whose_thoughts_the_client_left_out():
@@ -161,19 +112,6 @@ def test_counts_calls_that_cannot_be_trained_on(setting, reason):
     assert refused[0].json()["error"]["param"] == reason
 
 
-def test_trains_only_on_the_choice_that_is_continued():
-    def best_of(session):
-        choices = posted(session, BODY | {"n": 3}).json()["choices"]
-        said(session, user("a"), choices[1]["message"], user("b"))
-        return 1.0
-
-    sampler = Remembering()
-    record = played(best_of, sampler=sampler)["agent"]
-    sampled = [ids for _, ids in sampler.sampled.values()]
-    assert trained(record) == [sampled[1], sampled[3]]
-    assert record.turns[-1].metrics["untrained_answers/not_chosen"] == 2
-
-
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
@@ -212,123 +150,3 @@ def test_refuses_calls_beyond_limits():
         assert record.stop_reason is StopReason.TERMINATED, record.error
     codes = [response.json()["error"]["code"] for response in refused]
     assert codes == ["session_limit"] * 3
-
-
-def test_refuses_foreign_keys_unknown_roles_and_ended_sessions():
-    kept = []
-
-    def play_one(session):
-        kept.append(session)
-        said(session, user("a"))
-        answers = [
-            posted(session, BODY, key="guess"),
-            posted(session, BODY, path="embeddings"),
-            posted(session, {"model": "any"}),
-        ]
-        kept.append([(one.status_code, one.json()["error"]["code"]) for one in answers])
-        return 1.0
-
-    played(play_one)
-    assert [status for status, _ in kept[1]] == [401, 404, 400]
-    assert "key" not in repr(kept[0])
-
-
-def test_draws_the_task_by_the_seed_of_the_session():
-    drawn = []
-
-    def note(session):
-        drawn.append(session.task)
-        return 1.0
-
-    for _ in range(2):
-        played(note, tasks=list("abcdef"))
-    played(note, plan_of(task_index=3), tasks=list("abcdef"))
-    assert drawn[0] == drawn[1] != drawn[2] == "d"
-
-
-def test_offers_tools_and_reads_calls():
-    nano_renderer = Renderer.from_bundle(byte_bundle(chat_template=NANO_TEMPLATE, context_length=4096))
-    call = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
-    texts = iter([call, "2"])
-    sampler = ScriptedSampler(nano_renderer, lambda prompt: next(texts))
-    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
-
-    def add(session):
-        answer = said(session, user("1+1"), tools=tools)
-        (made,) = answer["tool_calls"]
-        assert json.loads(made["function"]["arguments"]) == {"a": 1}
-        result = {"role": "tool", "tool_call_id": made["id"], "content": "2"}
-        said(session, user("1+1"), answer, result, tools=tools)
-        return 1.0
-
-    plan = plan_of(max_turn_tokens=200)
-    record = played(add, plan, sampler=sampler, renderer=nano_renderer)["agent"]
-    assert (record.stop_reason, len(record.segments)) == (StopReason.TERMINATED, 1), record.error
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_trains_on_sampled_tokens_once_in_random_call_trees(seed):
-    check(seed)
-
-
-@pytest.mark.full("plays 1,940 random programs: minutes")
-def test_trains_on_sampled_tokens_once_in_two_thousand_call_trees():
-    for seed in range(60, 2000):
-        check(seed)
-
-
-def test_streams_answers_and_serves_responses():
-    def stream(session):
-        whole = posted(session, BODY | {"stream": True, "stream_options": {"include_usage": True}})
-        assert whole.headers["content-type"] == "text/event-stream"
-        events = [line[6:] for line in whole.text.splitlines() if line.startswith("data: ")]
-        assert events.pop() == "[DONE]"
-        pieces = [json.loads(one) for one in events]
-        text = "".join(c["delta"].get("content") or "" for one in pieces for c in one["choices"])
-        said(session, user("a"), {"role": "assistant", "content": text}, user("b"))
-        first = posted(session, {"model": "any", "input": "a"}, path="responses").json()
-        again = [user("a"), *first["output"], user("b")]
-        for streamed in (False, True):
-            last = posted(session, {"model": "any", "input": again, "stream": streamed}, path="responses")
-            assert last.status_code == 200, last.text
-        return 1.0
-
-    record = played(stream)["agent"]
-    assert [turn.segment for turn in record.turns] == [0, 0, 1, 1, 2], record.error
-
-
-def test_takes_the_posted_reward_and_refuses_others():
-    def post(session):
-        said(session, user("a"))
-        headers = {"authorization": f"Bearer {session.key}"}
-        for reward, status in (("NaN", 400), ('"a"', 400), ('{"critic": 1}', 400), ("0.25", 200), ("{", 400)):
-            answer = httpx.post(session.reward_url, content=reward, headers=headers, trust_env=False)
-            assert answer.status_code == status, answer.text
-        return session.posted_reward(0.0) + 1
-
-    assert played(post)["agent"].episode_return == 0.25
-
-
-SCRIPT = """
-import json, os, sys, urllib.request
-body = json.dumps({"model": "any", "messages": [{"role": "user", "content": os.environ["TINKERGYM_TASK"]}]})
-url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
-key = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
-urllib.request.urlopen(urllib.request.Request(url, body.encode(), key)).read()
-print("done")
-"""
-
-
-@pytest.mark.parametrize(
-    ("ending", "reason"),
-    [
-        ("print(0.5)", StopReason.TERMINATED),
-        ("print('null')", StopReason.ABANDONED),
-        ("", StopReason.INVALID_REWARD),
-        ("sys.exit(3)", StopReason.ENVIRONMENT_ERROR),
-    ],
-)
-def test_reads_the_reward_from_last_line_of_a_command(ending, reason):
-    record = played(CommandProgram([sys.executable, "-c", SCRIPT + ending]), tasks=["Say hi"])["agent"]
-    assert record.stop_reason is reason, record.error
-    assert [turn.observation for turn in record.turns] == ["Say hi"]

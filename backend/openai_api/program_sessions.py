@@ -1,0 +1,157 @@
+"""Sessions of agent programs that run elsewhere: the client's own worker, in this process, per job.
+
+It plays as any client does, through the gateway's own address and with the tenant's key, but its program only
+waits until a reward is posted. Sessions end with this process; their episodes are issued again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from tinkergym.errors import ServiceUnavailableError, TinkerGymError
+from tinkergym.recording.agent_program import AgentProgram, ProgramSession
+from tinkergym.recording.session_server import SessionServer
+from tinkergym.remote.rollout_thread import worker_id
+from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
+from tinkergym.remote.transport import Connection
+from tinkergym.rollout.rollout_worker import RolloutWorker
+
+PREFIX = "/openai/s"
+"""The path of sessions: `/NAME/ROLE/v1` and `/NAME/reward` follow."""
+
+_MOST_SESSIONS = 256
+"""Of one job at once."""
+_GRACE_SECONDS = 60.0
+"""The player ends a session that is too long; its thread looks later."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class OpenedSession:
+    """A session, and the number of its task if the job chooses it."""
+
+    session: ProgramSession
+    task_index: int | None
+
+
+class _WaitingProgram(AgentProgram):
+    """Hands its session out, and waits for the reward."""
+
+    def __init__(self, sessions: _JobSessions) -> None:
+        super().__init__(lambda _: None, None)
+        self._sessions = sessions
+
+    def play(self, session: ProgramSession, task_index: int | None) -> Any:
+        """Wait until a program has posted its reward."""
+        self._sessions.ready.put(OpenedSession(session, task_index))
+        try:
+            return session.posted_reward(session.timeout_seconds + _GRACE_SECONDS)
+        finally:
+            self._sessions.ended()
+
+
+class _JobSessions:
+    """The sessions of one job."""
+
+    def __init__(self, url: str, key: str, job_id: str, server: SessionServer) -> None:
+        self._connection = Connection(url, token=key)
+        self.ready: SimpleQueue[OpenedSession] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._taken = self._wanted = 0
+        self.stop = threading.Event()
+        self.failure: Exception | None = None
+        self._worker = RolloutWorker(
+            HttpRolloutTransport(self._connection, Routes.of_gateway(job_id)),
+            make_env=lambda _: _WaitingProgram(self),
+            max_episodes=0,
+            recorder=server,
+            worker_id=worker_id("sessions"),
+        )
+        self._thread = threading.Thread(target=self._run, name=f"sessions of {job_id}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its worker has ended, with the job or by an error."""
+        return not self._thread.is_alive()
+
+    def next(self, seconds: float) -> OpenedSession:
+        """Return a session that no program has; it is waited for.
+
+        Raises:
+            ServiceUnavailableError: None was due in time.
+            TinkerGymError: The job's episodes cannot be leased.
+        """
+        self._change(wanted=1)
+        try:
+            found = self.ready.get(timeout=seconds)
+        except Empty:
+            if self.failure is not None:
+                raise self.failure from None
+            raise ServiceUnavailableError(
+                "no episode of the job is due", hint="ask again; between steps the policy learns"
+            ) from None
+        finally:
+            self._change(wanted=-1)
+        self._change(taken=1)
+        return found
+
+    def ended(self) -> None:
+        """Note that a session is over."""
+        self._change(taken=-1)
+
+    def _change(self, *, wanted: int = 0, taken: int = 0) -> None:
+        with self._lock:
+            self._wanted += wanted
+            self._taken = max(0, self._taken + taken)
+            episodes = min(_MOST_SESSIONS, self._wanted + self._taken)
+        self._worker.allow(episodes)
+
+    def _run(self) -> None:
+        try:
+            self._worker.run(self.stop)
+        except TinkerGymError as error:
+            self.failure = error
+        except Exception as error:  # The edge of a thread: the next request gets the error.
+            _log.warning("sessions of programs ended: %s: %s", type(error).__name__, error)
+            self.failure = ServiceUnavailableError("the sessions of the job ended", hint="ask again")
+        finally:
+            self._connection.close()
+
+
+@dataclass
+class ProgramSessions:
+    """The sessions of all jobs that programs elsewhere play. Thread-safe."""
+
+    server: SessionServer = field(default_factory=lambda: SessionServer(base_url=PREFIX))
+    _jobs: dict[str, _JobSessions] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def next(self, job_id: str, url: Callable[[], str], key: str, seconds: float) -> OpenedSession:
+        """Return a session of a job for a program that asks; see `_JobSessions.next`.
+
+        Args:
+            job_id: The job.
+            url: Returns this gateway's own address.
+            key: Of the tenant.
+            seconds: How long to wait at most.
+        """
+        with self._lock:
+            job = self._jobs.get(job_id)
+            if job is None or job.is_over:
+                self._jobs = {name: one for name, one in self._jobs.items() if not one.is_over}
+                job = self._jobs[job_id] = _JobSessions(url(), key, job_id, self.server)
+        return job.next(seconds)
+
+    def close(self) -> None:
+        """End all of them; their episodes are issued again."""
+        with self._lock:
+            for job in self._jobs.values():
+                job.stop.set()
+            self._jobs.clear()

@@ -1,0 +1,103 @@
+"""Sessions of agent programs elsewhere: opened by a tenant, then used with a key of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, TypeVar
+
+from fastapi import APIRouter, Query, Request, Response
+
+from backend.gateway.dependencies import Tenant, key_of
+from backend.gateway.fair_routes import FairRoute, in_turn
+from backend.gateway.fair_threads import FairThreads
+from backend.openai_api.program_sessions import PREFIX, OpenedSession, ProgramSessions
+from backend.store.store import TenantStore
+from tinkergym.errors import ConflictError
+from tinkergym.recording.program_replies import ProgramReply, answered, listed, rewarded
+from tinkergym.schema.episodes import SessionView
+
+Value = TypeVar("Value")
+
+router = APIRouter(route_class=FairRoute)
+
+
+@router.post("/v1/jobs/{job_id}/sessions")
+async def open_session(
+    request: Request,
+    tenant: Tenant,
+    job_id: str,
+    wait_seconds: Annotated[float, Query(ge=0, le=60)] = 30.0,
+) -> SessionView:
+    """Open a session of a job's agent program: one episode, whose calls and reward the program sends."""
+    await in_turn(tenant.tenant_id, _require_program, tenant, job_id)
+    host, port = request.scope["server"]
+    opened = await _threaded(
+        request,
+        tenant.tenant_id,
+        partial(
+            _sessions(request).next, job_id, lambda: f"http://{host}:{port}", key_of(request), wait_seconds
+        ),
+    )
+    return _view(str(request.base_url).rstrip("/"), opened)
+
+
+@router.get(PREFIX + "/{name}/{role}/v1/models")
+async def list_session_models(request: Request, name: str, role: str) -> Response:
+    """List the role, for programs that look for a model."""
+    session = _sessions(request).server.session(name, key_of(request))
+    return _response(listed(session, role))
+
+
+@router.post(PREFIX + "/{name}/reward")
+async def post_reward(request: Request, name: str) -> Response:
+    """Take the reward of a session, which ends it."""
+    session = _sessions(request).server.session(name, key_of(request))
+    return _response(rewarded(session, await request.body()))
+
+
+@router.post(PREFIX + "/{name}/{role}/v1/{route:path}")
+async def call_session(request: Request, name: str, role: str, route: str) -> Response:
+    """Answer a call of a program, as the OpenAI API does."""
+    session = _sessions(request).server.session(name, key_of(request))
+    body, repeats = await request.body(), request.headers.get("x-stainless-retry-count", "")
+    reply = await _threaded(request, name, partial(answered, session, role, route, body, repeats=repeats))
+    if reply.call is not None:
+        reply.call.is_delivered = not await request.is_disconnected()
+    return _response(reply)
+
+
+def _sessions(request: Request) -> ProgramSessions:
+    found: ProgramSessions = request.app.state.program_sessions
+    return found
+
+
+async def _threaded(request: Request, whose: str, call: Callable[[], Value]) -> Value:
+    threads: FairThreads = request.app.state.program_calls
+    return await threads.run(whose, call)
+
+
+def _require_program(tenant: TenantStore, job_id: str) -> None:
+    job = tenant.get_job(job_id)
+    played = job.spec.played
+    if played is None or not played.environment.is_program:
+        raise ConflictError(f"{job_id} trains no agent program", hint="start it with client.train_agent(...)")
+    if job.state.final:
+        raise ConflictError(f"{job_id} has ended", hint="start another job", code="job_ended")
+
+
+def _view(base_url: str, opened: OpenedSession) -> SessionView:
+    session = opened.session
+    return SessionView(
+        key=session.key,
+        urls={role: base_url + url for role, url in session.urls.items()},
+        reward_url=base_url + session.reward_url,
+        seed=session.seed,
+        task_index=opened.task_index,
+        is_evaluation=session.is_evaluation,
+        timeout_seconds=session.timeout_seconds,
+    )
+
+
+def _response(reply: ProgramReply) -> Response:
+    return Response(reply.body, media_type=reply.media_type)

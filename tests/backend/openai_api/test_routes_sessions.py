@@ -1,0 +1,45 @@
+"""Sessions of programs elsewhere: opened with the tenant's key, then used with their own."""
+
+import httpx
+import pytest
+
+import tinkergym as tg
+
+pytestmark = pytest.mark.service
+
+
+@pytest.fixture
+def post(service):
+    def post(url, key, body=None):
+        headers = {"authorization": f"Bearer {key}"}
+        return httpx.post(url, headers=headers, json=body, timeout=60, trust_env=False)
+
+    return post
+
+
+def test_plays_an_episode_by_calls_and_a_posted_reward(service, post):
+    small = tg.GRPO(group_size=2, groups_per_step=1)
+    with tg.Client(service.url, api_key=service.api_key) as client:
+        job = client.train_agent(None, model="nano", steps=1, algorithm=small)
+        opened = [post(f"{service.url}/v1/jobs/{job.id}/sessions", service.api_key) for _ in range(2)]
+        sessions = [one.json() for one in opened]
+        for number, session in enumerate(sessions):
+            body = {"model": "any", "messages": [{"role": "user", "content": "SAY hi"}]}
+            url = f"{session['urls']['agent']}/chat/completions"
+            assert post(url, session["key"], body).json()["choices"][0]["message"]["content"] == "hi"
+            foreign = post(url, sessions[number - 1]["key"], body)
+            assert (foreign.status_code, foreign.json()["error"]["code"]) == (401, "invalid_api_key")
+            assert post(session["reward_url"], session["key"], "much").status_code == 400
+            assert post(session["reward_url"], session["key"], number).status_code == 200
+        job.wait(warn=False)
+        returns = [one.trajectory.episode_return for one in service.jobs.get(job.id).results]
+        assert sorted(returns) == [0.0, 1.0]
+        late = post(f"{service.url}/v1/jobs/{job.id}/sessions", service.api_key)
+        assert (late.status_code, late.json()["error"]["code"]) == (409, "job_ended")
+
+
+def test_opens_sessions_only_for_programs_and_own_keys(service, post):
+    with tg.Client(service.url, api_key=service.api_key) as client:
+        job = client.sft([{"prompt": "a", "completion": "b"}], steps=1)
+    assert post(f"{service.url}/v1/jobs/{job.id}/sessions", service.api_key).status_code == 409
+    assert post(f"{service.url}/v1/jobs/{job.id}/sessions", "tg-guess").status_code == 401
