@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tinkergym.errors import TinkerGymError
     from tinkergym.evaluation.evaluate import Evaluation, evaluate
     from tinkergym.games.text_game import TextGame
+    from tinkergym.recording.agent_program import ProgramSession
     from tinkergym.registration.environments import make, register
     from tinkergym.registration.games import make_game, register_game
     from tinkergym.remote.client import Client
@@ -46,6 +47,7 @@ __all__ = [
     "Limits",
     "LoRA",
     "Policy",
+    "ProgramSession",
     "Rubric",
     "Sampling",
     "SingleTurnEnv",
@@ -81,6 +83,7 @@ _HOMES = {
     "Limits": "tinkergym.schema.jobs.parts",
     "LoRA": "tinkergym.schema.jobs.parts",
     "Policy": "tinkergym.remote.policy",
+    "ProgramSession": "tinkergym.recording.agent_program",
     "Rubric": "tinkergym.rubrics.rubric",
     "Sampling": "tinkergym.schema.jobs.parts",
     "SingleTurnEnv": "tinkergym.core",
@@ -114,7 +117,7 @@ def __getattr__(name: str) -> Any:
 
 def _known_otherwise(name: str) -> str:
     """Say which name was meant."""
-    if name in ("attach", "distill", "policy", "preference", "sft", "train"):
+    if name in ("attach", "distill", "policy", "preference", "sft", "train", "train_agent"):
         return f"; it is a method of a client: tinkergym.Client().{name}(...)"
     folded = {public.lower(): public for public in __all__}
     close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.75)

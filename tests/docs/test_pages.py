@@ -31,6 +31,11 @@ def test_runs_parallel_games_from_top_to_bottom(reader):
     reader.follow(DOCS / "guides" / "parallel_games.md")
 
 
+@pytest.mark.full("starts a program and two commands")
+def test_runs_train_any_agent_program_from_top_to_bottom(reader):
+    reader.follow(DOCS / "guides" / "agent_programs.md")
+
+
 @pytest.mark.full("starts a command for each of many blocks")
 def test_runs_batch_inference_from_top_to_bottom(reader):
     reader.follow(DOCS / "guides" / "batch_inference.md")

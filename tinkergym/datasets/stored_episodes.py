@@ -22,6 +22,7 @@ from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.tasks.sequence import SequenceTasks
+from tinkergym.trajectory.call_tree import call_tree
 from tinkergym.trajectory.content_parts import Content, TextPart, ToolCallPart, ToolResultPart, content_text
 from tinkergym.trajectory.trajectory import Trajectory
 
@@ -67,6 +68,11 @@ class StoredEpisode:
     def reward(self) -> float | None:
         """The undiscounted return; None if the episode failed."""
         return self.trajectory.episode_return if self.completed else None
+
+    @property
+    def call_tree(self) -> str:
+        """The calls of an agent program, each indented below the one that it continues."""
+        return call_tree(self.trajectory)
 
     @property
     def group_key(self) -> GroupKey:

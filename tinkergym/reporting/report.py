@@ -20,6 +20,7 @@ from tinkergym.errors import MissingExtraError
 from tinkergym.evaluation.evaluate import Evaluation
 from tinkergym.evaluation.statistics import interval_text, share_interval
 from tinkergym.schema.events import CheckpointView, Event, StepEvent
+from tinkergym.schema.ids import policy_of
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.names import LOCAL, is_environment_url
 
@@ -101,7 +102,7 @@ def reward_curves(steps: Iterable[StepEvent]) -> dict[str, list[tuple[int, float
 
 
 def play_command(job: ReportedJob, env: str | None = None) -> str:
-    """Return the command to play with, or against, the policy of a job.
+    """Return the command to play with, or against, the policy of a job; a program calls it itself.
 
     Args:
         job: The job.
@@ -114,6 +115,8 @@ def play_command_of(job_id: str, spec: JobSpec, env: str | None = None) -> str:
     """Return the same for a job's id and settings."""
     played = spec.played
     assert played
+    if played.environment.is_program:
+        return f"{_program()} serve-policy {policy_of(job.id, played.trained_agents[0])}"
     env_id = played.environment.id
     # On the command line, a user's own class is named with its module.
     where = f"MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}" if env_id.startswith(LOCAL) else env_id

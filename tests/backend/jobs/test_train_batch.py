@@ -8,10 +8,12 @@ import pytest
 from backend.episodes.episode_requests import step_requests
 from backend.jobs.learn_phase import loss_of
 from backend.jobs.train_batch import train_batch
+from backend.learner.aggregation import token_weights
+from backend.learner.sequences import BatchTotals
 from tests.backend.jobs.played_episodes import batch, episode, half, job, never
 from tests.backend.seats import result_of, two_seats
 from tinkergym.algorithms import GRPO, PPO, DrGRPO, ReinforcePlusPlus, RunningBaseline
-from tinkergym.schema.jobs.parts import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.trajectory.content_parts import ImageSpan
 from tinkergym.trajectory.trajectory import Segment, StopReason
 
@@ -218,6 +220,35 @@ def in_segments(*turns):
             turn.model_copy(update={"segment": number, "start": 2, "end": 2 + turn.end - turn.start})
         )
     return whole.model_copy(update={"segments": segments, "turns": records})
+
+
+def test_weighs_episodes_of_a_program_alike_however_they_branch():
+    chatty = in_segments((0.0, 4, "stop"), (0.0, 2, "stop"), (4.0, 2, "stop"))
+    brief = episode((0.0, 3, "stop"))
+    spec = job(GRPO(**PAIR, aggregation="sequence"))
+    spec = spec.model_copy(update={"environment": EnvironmentRef(id="local/program/play-v0")})
+    played = [
+        (request, result_of(request, one))
+        for request, one in zip(step_requests("job-1", spec, 1), (chatty, brief), strict=True)
+    ]
+    found = train_batch(spec, 1, played, reference=never, values=never).sequences
+    counts = np.array([sum(one.loss_mask) for one in found])
+    totals = BatchTotals(tokens=int(counts.sum()), sequences=len(found))
+    weights = token_weights(counts, "sequence", totals=totals, constant_tokens=1)
+    signed = np.concatenate(
+        [np.broadcast_to(one.advantage, len(one.loss_mask))[np.array(one.loss_mask)] for one in found]
+    )
+    # Half of the batch each, and within an episode each token counts alike.
+    assert weights * signed == pytest.approx([2.0 / 2 / 8] * 8 + [-2.0 / 2 / 3] * 3)
+
+
+def test_leaves_a_roles_batch_alone_whatever_another_role_earned():
+    roles = {"policies": ("job-1/solver", "job-1/critic"), "policy": "job-1/solver"}
+    one, other = (
+        two_seat_batch((GOOD, GOOD), (BAD, BAD), **roles),
+        two_seat_batch((GOOD, BAD), (BAD, GOOD), **roles),
+    )
+    assert one.sequences == other.sequences
 
 
 @pytest.mark.parametrize("credit", ["episode", "turn"])
