@@ -25,6 +25,7 @@ print("done")
         ("print('null')", StopReason.ABANDONED),
         ("", StopReason.INVALID_REWARD),
         ("sys.exit(3)", StopReason.ENVIRONMENT_ERROR),
+        ("os.kill(os.getpid(), 9)", StopReason.ENVIRONMENT_ERROR),
     ],
 )
 def test_reads_the_reward_from_last_line_of_a_command(ending, reason):
