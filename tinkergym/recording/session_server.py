@@ -135,6 +135,8 @@ class _Handler(BaseHTTPRequestHandler):
     sessions: SessionServer
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
+    wbufsize = -1
+    """Head and body leave together: each send hands the interpreter over to another thread."""
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its own name
         """Log nothing: a path names a session."""
@@ -202,3 +204,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("connection", "close")
         self.end_headers()
         self.wfile.write(body)
+        self.wfile.flush()
