@@ -16,8 +16,8 @@ from tinkergym.openai_api.chat_stream import ChatStream
 from tinkergym.openai_api.responses_answer import ResponsesReply
 from tinkergym.openai_api.responses_request import ResponsesRequest
 from tinkergym.openai_api.server_events import DONE, as_event
+from tinkergym.recording.program_call import Call
 from tinkergym.recording.recorded_session import RecordedSession
-from tinkergym.recording.role_calls import Call
 from tinkergym.schema.parsing import parse_json
 
 ROUTES = "a session answers POST chat/completions, POST responses, GET models, and POST reward"

@@ -21,7 +21,8 @@ from tinkergym.agent.sampler import Sampler
 from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError, TinkerGymError, from_wire
 from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.recording.agent_program import ProgramSession
-from tinkergym.recording.role_calls import Call, RoleCalls
+from tinkergym.recording.program_call import Call
+from tinkergym.recording.role_calls import RoleCalls
 from tinkergym.schema.sampling import Completion, SampleFailure
 from tinkergym.trajectory.trajectory import StopReason, Trajectory
 from tinkergym.user_code.quoting import quoted
@@ -113,8 +114,9 @@ class RecordedSession:
                         one.untrained = one.untrained or "undelivered"
             for role in self._roles.values():
                 role.forest.choose()
-            reason, error = self._outcome(reward)
-        self.fail(reason, error)
+            # In the same breath: a call that begins or is answered after this is not part of the record.
+            self._stop_reason, self._error = self._outcome(reward)
+        self._release()
 
     def fail(self, stop_reason: StopReason, error: str = "") -> None:
         """End the session for an external reason. A second end is ignored."""
@@ -122,12 +124,7 @@ class RecordedSession:
             if self._stop_reason is not None:
                 return
             self._stop_reason, self._error = stop_reason, error
-            running = [call for call in self._calls if not call.over.is_set()]
-        self._rewarded.set()
-        for call in running:
-            call.failure = ended()
-            call.over.set()
-        self._on_end(self)
+        self._release()
 
     def trajectories(self) -> list[Trajectory]:
         """Return the record of each role of an ended session."""
@@ -197,6 +194,16 @@ class RecordedSession:
 
     # --- inside ---
 
+    def _release(self) -> None:
+        """End what waits for the session, which has ended."""
+        with self._lock:
+            for call in self._calls:
+                if not call.over.is_set():
+                    call.failure = ended()
+                    call.over.set()
+        self._rewarded.set()
+        self._on_end(self)
+
     def _role(self, role: str) -> RoleCalls:
         own = self._roles.get(role)
         if own is None:
@@ -243,7 +250,7 @@ class RecordedSession:
 
     def _take(self, call: Call, found: Sequence[Completion | SampleFailure]) -> None:
         with self._lock:
-            if call.over.is_set():
+            if call.over.is_set() or self._stop_reason is not None:
                 return  # The session has ended, or another choice has failed.
             for one in found:
                 if isinstance(one, SampleFailure):
