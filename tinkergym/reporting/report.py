@@ -116,7 +116,7 @@ def play_command_of(job_id: str, spec: JobSpec, env: str | None = None) -> str:
     played = spec.played
     assert played
     if played.environment.is_program:
-        return f"{_program()} serve-policy {policy_of(job.id, played.trained_agents[0])}"
+        return f"{_program()} serve-policy {policy_of(job_id, played.trained_agents[0])}"
     env_id = played.environment.id
     # On the command line, a user's own class is named with its module.
     where = f"MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}" if env_id.startswith(LOCAL) else env_id
