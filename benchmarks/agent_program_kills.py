@@ -15,6 +15,7 @@ import httpx
 import tinkergym as tg
 from benchmarks.common import Figure, service, write_result
 from benchmarks.determinism import kill_if_there
+from tinkergym.recording.agent_program import ProgramSession
 
 KILLS = 10
 VICTIMS = ("gateway", "pool worker")
@@ -42,7 +43,7 @@ def _train(victim: str, kills: int) -> tuple[str, int, int, int]:
     numbers, lock, struck = itertools.count(), threading.Lock(), set[int]()
     with service() as running, tg.Client(running.url, running.api_key, patience_seconds=120) as client:
 
-        def play(session: tg.ProgramSession) -> float:
+        def play(session: ProgramSession) -> float:
             with lock:
                 number, is_first = next(numbers), session.seed not in struck
                 struck.add(
@@ -68,7 +69,7 @@ def _train(victim: str, kills: int) -> tuple[str, int, int, int]:
         return state, len(set(episodes)), len(episodes) - len(set(episodes)), failed
 
 
-def _ask(session: tg.ProgramSession, messages: list[dict[str, Any]]) -> dict[str, Any]:
+def _ask(session: ProgramSession, messages: list[dict[str, Any]]) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {session.key}"}
     body = {"model": "any", "messages": messages}
     reply = httpx.post(

@@ -17,7 +17,7 @@ import httpx
 import tinkergym as tg
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
-from tinkergym.recording.agent_program import AgentProgram
+from tinkergym.recording.agent_program import AgentProgram, ProgramSession
 from tinkergym.recording.session_server import SessionServer
 from tinkergym.rollout.play_list import play
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
@@ -34,7 +34,7 @@ def asked(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
-def ask(session: tg.ProgramSession, messages: list[dict[str, Any]]) -> dict[str, Any]:
+def ask(session: ProgramSession, messages: list[dict[str, Any]]) -> dict[str, Any]:
     """Call the policy, as any program calls a model."""
     headers = {"Authorization": f"Bearer {session.key}"}
     body = {"model": "any", "messages": messages, "max_tokens": 32}
@@ -44,7 +44,7 @@ def ask(session: tg.ProgramSession, messages: list[dict[str, Any]]) -> dict[str,
     return message
 
 
-def write(session: tg.ProgramSession) -> float:
+def write(session: ProgramSession) -> float:
     """Write a sentence; it should be about something blue."""
     return float("blue" in ask(session, asked(f"Write a sentence about a {session.task}."))["content"])
 
@@ -70,7 +70,7 @@ def overhead(calls: int = 200) -> float:
     """Return the milliseconds of processor time per call, besides sampling; its client's included."""
     renderer = Renderer.from_bundle(byte_bundle(context_length=2**16))
 
-    def talk(session: tg.ProgramSession) -> float:
+    def talk(session: ProgramSession) -> float:
         for number in range(calls):
             ask(session, asked(f"{number}"))
         return 1.0

@@ -6,6 +6,7 @@ The program is ordinary code that calls the OpenAI API; only its URL and key com
 import httpx
 
 import tinkergym as tg
+from tinkergym.recording.agent_program import ProgramSession
 
 TASKS = [{"a": a, "b": b} for a in range(1, 10) for b in range(1, 10)]
 HTTP = httpx.Client(timeout=60.0, trust_env=False)
@@ -19,7 +20,7 @@ def ask(url: str, key: str, text: str) -> str:
     return str(reply.json()["choices"][0]["message"]["content"] or "")
 
 
-def play(session: tg.ProgramSession) -> dict[str, float]:
+def play(session: ProgramSession) -> dict[str, float]:
     a, b = session.task["a"], session.task["b"]
     answer = ask(session.url("solver"), session.key, f"What is {a} + {b}?")
     verdict = ask(session.url("critic"), session.key, f"Is {a} + {b} = {answer}? Answer yes or no.")

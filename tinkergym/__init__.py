@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tinkergym.errors import TinkerGymError
     from tinkergym.evaluation.evaluate import Evaluation, evaluate
     from tinkergym.games.text_game import TextGame
-    from tinkergym.recording.agent_program import ProgramSession
     from tinkergym.registration.environments import make, register
     from tinkergym.registration.games import make_game, register_game
     from tinkergym.remote.client import Client
@@ -47,7 +46,6 @@ __all__ = [
     "Limits",
     "LoRA",
     "Policy",
-    "ProgramSession",
     "Rubric",
     "Sampling",
     "SingleTurnEnv",
@@ -83,7 +81,6 @@ _HOMES = {
     "Limits": "tinkergym.schema.jobs.parts",
     "LoRA": "tinkergym.schema.jobs.parts",
     "Policy": "tinkergym.remote.policy",
-    "ProgramSession": "tinkergym.recording.agent_program",
     "Rubric": "tinkergym.rubrics.rubric",
     "Sampling": "tinkergym.schema.jobs.parts",
     "SingleTurnEnv": "tinkergym.core",
