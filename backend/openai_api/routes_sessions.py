@@ -20,6 +20,7 @@ from tinkergym.schema.episodes import SessionView
 Value = TypeVar("Value")
 
 router = APIRouter(route_class=FairRoute)
+# Those below a session take its own key instead of a tenant's, and are described by the OpenAI API.
 
 
 @router.post("/v1/jobs/{job_id}/sessions")
@@ -42,21 +43,21 @@ async def open_session(
     return _view(str(request.base_url).rstrip("/"), opened)
 
 
-@router.get(PREFIX + "/{name}/{role}/v1/models")
+@router.get(PREFIX + "/{name}/{role}/v1/models", include_in_schema=False)
 async def list_session_models(request: Request, name: str, role: str) -> Response:
     """List the role, for programs that look for a model."""
     session = _sessions(request).server.session(name, key_of(request))
     return _response(listed(session, role))
 
 
-@router.post(PREFIX + "/{name}/reward")
+@router.post(PREFIX + "/{name}/reward", include_in_schema=False)
 async def post_reward(request: Request, name: str) -> Response:
     """Take the reward of a session, which ends it."""
     session = _sessions(request).server.session(name, key_of(request))
     return _response(rewarded(session, await request.body()))
 
 
-@router.post(PREFIX + "/{name}/{role}/v1/{route:path}")
+@router.post(PREFIX + "/{name}/{role}/v1/{route:path}", include_in_schema=False)
 async def call_session(request: Request, name: str, role: str, route: str) -> Response:
     """Answer a call of a program, as the OpenAI API does."""
     session = _sessions(request).server.session(name, key_of(request))

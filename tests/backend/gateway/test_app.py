@@ -135,6 +135,7 @@ def test_matches_inventory_with_what_the_clients_know(client):
         ("POST", "/openai/v1/chat/completions"),
         ("POST", "/openai/v1/completions"),
         ("POST", "/openai/v1/responses"),
+        ("POST", "/v1/jobs/{job_id}/sessions"),
     }
 
 
