@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -38,6 +39,8 @@ class OpenedSession:
 
     session: ProgramSession
     task_index: int | None
+    is_taken: bool = False
+    is_over: bool = False
 
 
 class _WaitingProgram(AgentProgram):
@@ -49,11 +52,12 @@ class _WaitingProgram(AgentProgram):
 
     def play(self, session: ProgramSession, task_index: int | None) -> Any:
         """Wait until a program has posted its reward."""
-        self._sessions.ready.put(OpenedSession(session, task_index))
+        opened = OpenedSession(session, task_index)
+        self._sessions.ready.put(opened)
         try:
             return session.posted_reward(session.timeout_seconds + _GRACE_SECONDS)
         finally:
-            self._sessions.ended()
+            self._sessions.ended(opened)
 
 
 class _JobSessions:
@@ -89,8 +93,10 @@ class _JobSessions:
             TinkerGymError: The job's episodes cannot be leased.
         """
         self._change(wanted=1)
+        until = time.monotonic() + seconds
         try:
-            found = self.ready.get(timeout=seconds)
+            while not self._take(found := self.ready.get(timeout=max(0.0, until - time.monotonic()))):
+                pass  # One that ended while no program had it.
         except Empty:
             if self.failure is not None:
                 raise self.failure from None
@@ -99,17 +105,28 @@ class _JobSessions:
             ) from None
         finally:
             self._change(wanted=-1)
-        self._change(taken=1)
         return found
 
-    def ended(self) -> None:
+    def ended(self, opened: OpenedSession) -> None:
         """Note that a session is over."""
-        self._change(taken=-1)
+        with self._lock:
+            opened.is_over = True
+            was_taken = opened.is_taken
+        if was_taken:
+            self._change(taken=-1)
+
+    def _take(self, opened: OpenedSession) -> bool:
+        """Give a session to a program; return whether it goes on."""
+        with self._lock:
+            opened.is_taken = not opened.is_over
+        if opened.is_taken:
+            self._change(taken=1)
+        return opened.is_taken
 
     def _change(self, *, wanted: int = 0, taken: int = 0) -> None:
         with self._lock:
             self._wanted += wanted
-            self._taken = max(0, self._taken + taken)
+            self._taken += taken
             episodes = min(_MOST_SESSIONS, self._wanted + self._taken)
         self._worker.allow(episodes)
 

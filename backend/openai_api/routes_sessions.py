@@ -54,7 +54,8 @@ async def list_session_models(request: Request, name: str, role: str) -> Respons
 async def post_reward(request: Request, name: str) -> Response:
     """Take the reward of a session, which ends it."""
     session = _sessions(request).server.session(name, key_of(request))
-    return _response(rewarded(session, await request.body()))
+    body = await request.body()
+    return _response(await _threaded(request, name, partial(rewarded, session, body)))
 
 
 @router.post(PREFIX + "/{name}/{role}/v1/{route:path}", include_in_schema=False)
@@ -63,8 +64,8 @@ async def call_session(request: Request, name: str, role: str, route: str) -> Re
     session = _sessions(request).server.session(name, key_of(request))
     body, repeats = await request.body(), request.headers.get("x-stainless-retry-count", "")
     reply = await _threaded(request, name, partial(answered, session, role, route, body, repeats=repeats))
-    if reply.call is not None:
-        reply.call.is_delivered = not await request.is_disconnected()
+    if reply.call is not None and not await request.is_disconnected():
+        reply.call.is_delivered = True  # Never taken back: a repeat may have got it.
     return _response(reply)
 
 

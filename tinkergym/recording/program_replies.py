@@ -8,6 +8,7 @@ import secrets
 import time
 from dataclasses import dataclass
 
+from tinkergym.basics.user_json import read_json
 from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.openai_api.chat_answer import ServedModel, ServedModels
 from tinkergym.openai_api.chat_choices import chat_choices
@@ -49,7 +50,7 @@ def answered(
         TinkerGymError: See `RecordedSession.ask`.
     """
     identity = hashlib.sha256(body).digest()
-    retry = int(repeats) if repeats.isdecimal() else 0
+    retry = int(repeats) if len(repeats) < 4 and repeats.isdecimal() else 0
     if route == "chat/completions":
         chat = parse_json(ChatRequest, body)
         call = session.ask(role, chat, body=identity, retry=retry)
@@ -80,8 +81,8 @@ def rewarded(session: RecordedSession, body: bytes) -> ProgramReply:
         InvalidRequestError: It is neither, or not finite.
     """
     try:
-        reward = json.loads(body)
-    except ValueError as error:
+        reward = read_json(body)
+    except (ValueError, RecursionError) as error:
         raise InvalidRequestError(
             f"the reward is not JSON: {error}",
             hint='send a number, or an object such as {"solver": 1.0}',

@@ -161,7 +161,13 @@ class RecordedSession:
             if known is None:
                 self._calls.append(call)
         if known is None:
-            self._sampler.submit(call.requests, lambda found: self._take(call, found))
+            try:
+                self._sampler.submit(call.requests, lambda found: self._take(call, found))
+            except TinkerGymError as error:  # It was closed. A repeat must not wait for it.
+                with self._lock:
+                    self._roles[role].give_back(call)
+                    call.failure = error
+                    call.over.set()
         call.over.wait()
         if call.failure is not None:
             raise call.failure
@@ -261,6 +267,8 @@ class RecordedSession:
                 if len(call.found) < len(call.requests):
                     return
                 self._record(call)
+            else:
+                self._roles[call.role].give_back(call)
             call.over.set()
 
     def _record(self, call: Call) -> None:

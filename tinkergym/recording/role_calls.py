@@ -84,6 +84,8 @@ class RoleCalls:
         )
         self.calls += 1
         self._completions += len(requests)
+        # Until it is sampled: calls at the same time share the limit.
+        self._sampled_tokens += _most_tokens(call)
         return call
 
     def take(self, call: Call, *, move: int, seconds: float) -> None:
@@ -94,6 +96,7 @@ class RoleCalls:
             move: The number of its first answer; see `Answer`.
             seconds: See `Answer`.
         """
+        self.give_back(call)
         place, opened = call.place, call.prompt.renderer.opens_reasoning
         for number, completion in enumerate(call.completions):
             said = said_in(call.prompt, completion)
@@ -119,6 +122,10 @@ class RoleCalls:
             )
             call.answers.append(answer)
             self.forest.add(answer)
+
+    def give_back(self, call: Call) -> None:
+        """Return the tokens that were reserved for a call."""
+        self._sampled_tokens -= _most_tokens(call)
 
     def trajectory(self, reason: StopReason, error: str, reward: float) -> Trajectory:
         """Return the record of the role, whose last turn has the reward and counts the calls."""
@@ -176,7 +183,7 @@ class RoleCalls:
         )
         if limits.max_episode_tokens is None:
             return longest
-        left = limits.max_episode_tokens - self._sampled_tokens
+        left = (limits.max_episode_tokens - self._sampled_tokens) // wanted.n
         if left < 1:
             raise _at_limit("max_episode_tokens", f"{limits.max_episode_tokens} sampled tokens")
         return min(longest, left)
@@ -263,6 +270,10 @@ class RoleCalls:
             else one
             for one in messages
         ]
+
+
+def _most_tokens(call: Call) -> int:
+    return sum(one.max_tokens for one in call.requests)
 
 
 def _at_limit(setting: str, what: str) -> ConflictError:

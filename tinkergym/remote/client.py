@@ -239,6 +239,10 @@ class Client:
         """
         callbacks = callbacks_of(report_to)
         check_tasks(tasks)
+        if play is None and strict:
+            raise InvalidRequestError(
+                "has no effect on sessions that programs elsewhere open", hint="leave it out", field="strict"
+            )
         environment, make = program_ref(play), MakeProgram(play, tasks)
         chosen = program_settings(roles, settings) | _given(steps=steps) | {"model": model}
         spec = parse_spec(

@@ -252,6 +252,8 @@ class EpisodePlayer:
         for session_id, episode in list(self._episodes.items()):
             if not episode.call:
                 self.drop(session_id)
+            elif not isinstance(episode.loop, AgentLoop | Coordinator):
+                episode.loop.fail(StopReason.ABANDONED, "the worker ended")
         # The others' environments are busy. That is no reason to distrust them: their pools wait for them.
         self._episodes.clear()
         self._by_call.clear()

@@ -25,6 +25,7 @@ def play(session):
         ({"roles": {"a b": tg.Train()}}, "agents.a b"),
         ({"roles": {"a": tg.opponents.Base()}}, "agents"),
         ({"steps": None}, "steps"),
+        ({"play": None, "strict": True}, "strict"),
         ({"system_prompt": "x"}, "system_prompt"),
         ({"deterministic": True}, "deterministic"),
         ({"rollout": "server"}, "rollout"),
