@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError
 from tinkergym.recording.agent_program import AgentProgram, ProgramSession
 from tinkergym.recording.session_server import SessionServer
@@ -27,6 +28,7 @@ PREFIX = "/openai/s"
 
 _MOST_SESSIONS = 256
 """Of one job at once."""
+_MOST_OWNERS = 100_000
 _GRACE_SECONDS = 60.0
 """The player ends a session that is too long; its thread looks later."""
 
@@ -148,13 +150,23 @@ class ProgramSessions:
 
     server: SessionServer = field(default_factory=lambda: SessionServer(base_url=PREFIX))
     _jobs: dict[str, _JobSessions] = field(default_factory=dict)
+    _owners: BoundedDict[str, str] = field(default_factory=lambda: BoundedDict(_MOST_OWNERS))
+    """The tenant of each session that a program has, by the session's name."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def next(self, job_id: str, url: Callable[[], str], key: str, seconds: float) -> OpenedSession:
+    def owner_of(self, name: str) -> str:
+        """Return the tenant of a session, which its calls are counted for."""
+        with self._lock:
+            return self._owners.get(name, "")
+
+    def next(
+        self, job_id: str, tenant_id: str, url: Callable[[], str], key: str, seconds: float
+    ) -> OpenedSession:
         """Return a session of a job for a program that asks; see `_JobSessions.next`.
 
         Args:
             job_id: The job.
+            tenant_id: Whose it is.
             url: Returns this gateway's own address.
             key: Of the tenant.
             seconds: How long to wait at most.
@@ -164,7 +176,10 @@ class ProgramSessions:
             if job is None or job.is_over:
                 self._jobs = {name: one for name, one in self._jobs.items() if not one.is_over}
                 job = self._jobs[job_id] = _JobSessions(url(), key, job_id, self.server)
-        return job.next(seconds)
+        opened = job.next(seconds)
+        with self._lock:
+            self._owners[opened.session.reward_url.split("/")[-2]] = tenant_id
+        return opened
 
     def close(self) -> None:
         """End all of them; their episodes are issued again."""

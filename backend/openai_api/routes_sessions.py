@@ -37,7 +37,12 @@ async def open_session(
         request,
         tenant.tenant_id,
         partial(
-            _sessions(request).next, job_id, lambda: f"http://{host}:{port}", key_of(request), wait_seconds
+            _sessions(request).next,
+            job_id,
+            tenant.tenant_id,
+            lambda: f"http://{host}:{port}",
+            key_of(request),
+            wait_seconds,
         ),
     )
     return _view(str(request.base_url).rstrip("/"), opened)
@@ -55,7 +60,9 @@ async def post_reward(request: Request, name: str) -> Response:
     """Take the reward of a session, which ends it."""
     session = _sessions(request).server.session(name, key_of(request))
     body = await request.body()
-    return _response(await _threaded(request, name, partial(rewarded, session, body)))
+    return _response(
+        await _threaded(request, _sessions(request).owner_of(name), partial(rewarded, session, body))
+    )
 
 
 @router.post(PREFIX + "/{name}/{role}/v1/{route:path}", include_in_schema=False)
@@ -63,7 +70,11 @@ async def call_session(request: Request, name: str, role: str, route: str) -> Re
     """Answer a call of a program, as the OpenAI API does."""
     session = _sessions(request).server.session(name, key_of(request))
     body, repeats = await request.body(), request.headers.get("x-stainless-retry-count", "")
-    reply = await _threaded(request, name, partial(answered, session, role, route, body, repeats=repeats))
+    reply = await _threaded(
+        request,
+        _sessions(request).owner_of(name),
+        partial(answered, session, role, route, body, repeats=repeats),
+    )
     if reply.call is not None and not await request.is_disconnected():
         reply.call.is_delivered = True  # Never taken back: a repeat may have got it.
     return _response(reply)
