@@ -178,7 +178,7 @@ class ProgramSessions:
                 job = self._jobs[job_id] = _JobSessions(url(), key, job_id, self.server)
         opened = job.next(seconds)
         with self._lock:
-            self._owners[opened.session.reward_url.split("/")[-2]] = tenant_id
+            self._owners[opened.session.name] = tenant_id
         return opened
 
     def close(self) -> None:

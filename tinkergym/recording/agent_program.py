@@ -37,6 +37,8 @@ class ProgramSession:
     """The same for all sessions that are compared with each other."""
     is_evaluation: bool = False
     """Whether nothing of it is trained on."""
+    name: str = ""
+    """Identifies it in its URLs."""
     reward_url: str = ""
     """Where a program may post the reward as JSON, with the key, if the function cannot know it."""
     timeout_seconds: float = 3600.0

@@ -93,6 +93,7 @@ class RecordedSession:
             key=self.key,
             urls={role: f"{self._base_url}/{self.name}/{role}/v1" for role in self._roles},
             seed=plan.seed,
+            name=self.name,
             is_evaluation=not any(seat.trained for seat in plan.seats),
             reward_url=f"{self._base_url}/{self.name}/reward",
             timeout_seconds=plan.limits.episode_timeout_seconds,
