@@ -6,7 +6,8 @@
     │   ├── InvalidSpaceError, InvalidValueError
     │   └── InvalidEnvironmentError
     │       └── UnsupportedPartError, InvalidImageError
-    ├── AuthenticationError, ReadOnlyKeyError, NotFoundError, PayloadTooLargeError, MisdirectedRequestError
+    ├── AuthenticationError, ReadOnlyKeyError, LimitedKeyError, NotFoundError, PayloadTooLargeError
+    ├── MisdirectedRequestError
     ├── VersionMismatchError
     ├── ConflictError: the state does not allow it
     │   └── PolicyVersionGoneError
@@ -117,6 +118,12 @@ class AuthenticationError(TinkerGymError):
 
 class ReadOnlyKeyError(TinkerGymError):
     """The API key is valid and may only sample and read; this request would change something."""
+
+    http_status = 403
+
+
+class LimitedKeyError(TinkerGymError):
+    """The API key has a rate, which this request would get around."""
 
     http_status = 403
 

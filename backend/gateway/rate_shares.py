@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
@@ -47,12 +47,17 @@ class _Share:
     """Requests of the allowance."""
     tokens: int = 0
     """Used since the database was last told."""
+    reserved: int = 0
+    """What requests in flight may still sample."""
     taken_at: float = -inf
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    exchange: asyncio.Task[None] | None = None
+    """The last one with the database."""
 
     def passes(self, now: float) -> bool:
         """Whether a request passes, as far as this gateway knows."""
-        return self.used < self.allowed.requests and self.allowed.tokens > self.tokens and self.is_fresh(now)
+        has_tokens = self.allowed.tokens > self.tokens + self.reserved
+        return self.used < self.allowed.requests and has_tokens and self.is_fresh(now)
 
     def is_fresh(self, now: float) -> bool:
         """Whether the database need not be asked again."""
@@ -60,8 +65,25 @@ class _Share:
 
     def waits(self, now: float) -> float:
         """Return the seconds until a request passes, if none did when the database was asked."""
-        is_refused = not self.allowed.requests and self.is_fresh(now)
-        return max(0.0, self.taken_at + self.allowed.wait_seconds - now) if is_refused else 0.0
+        if not self.is_fresh(now):
+            return 0.0
+        if self.tokens < self.allowed.tokens <= self.tokens + self.reserved:
+            return _BLOCK_SECONDS  # The database knows nothing of reservations.
+        return 0.0 if self.allowed.requests else max(0.0, self.taken_at + self.allowed.wait_seconds - now)
+
+
+@dataclass(slots=True)
+class Reservation:
+    """Tokens that a request may still sample."""
+
+    share: _Share
+    left: int
+
+    def settle(self, tokens: int) -> None:
+        """Give back tokens that were counted, or will not be sampled."""
+        settled = min(tokens, self.left)
+        self.left -= settled
+        self.share.reserved -= settled
 
 
 class RateShares:
@@ -73,7 +95,7 @@ class RateShares:
         self._task: asyncio.Task[None] | None = None
 
     async def admit(self, rate: KeyRate, tokens: int) -> None:
-        """Count a request and the tokens of its prompts.
+        """Count a request and the tokens of its prompts; `reserve` at once what it may sample.
 
         Raises:
             TooManyRequestsError: The key has used up its requests or tokens of this minute.
@@ -94,7 +116,20 @@ class RateShares:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._tell())
 
-    async def counted(self, rate: KeyRate, lines: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    @contextmanager
+    def reserved(self, rate: KeyRate, tokens: int) -> Iterator[Reservation]:
+        """Let the key's next requests wait for this many tokens, until they are counted or the block ends."""
+        share = self._shares[rate.key_id]
+        reservation = Reservation(share, tokens)
+        share.reserved += tokens
+        try:
+            yield reservation
+        finally:
+            reservation.settle(reservation.left)
+
+    async def counted(
+        self, rate: KeyRate, lines: AsyncGenerator[bytes, None], reservation: Reservation
+    ) -> AsyncGenerator[bytes, None]:
         """Pass on the lines of a response of a pool, and count their tokens."""
         rest, sampled = b"", dict[str, int]()
         try:
@@ -106,6 +141,7 @@ class RateShares:
                     before = sampled.get(answer["request_id"], 0)
                     sampled[answer["request_id"]] = max(before, until)
                     self.spend(rate, max(0, until - before))
+                    reservation.settle(max(0, until - before))
                 yield chunk
         finally:
             await lines.aclose()
@@ -116,6 +152,8 @@ class RateShares:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
+        if exchanges := [one.exchange for one in self._shares.values() if one.exchange is not None]:
+            await asyncio.wait(exchanges)
 
     async def _tell(self) -> None:
         """Tell the database what was used, as long as something was."""
@@ -129,6 +167,13 @@ class RateShares:
                         _log.warning("cannot count the tokens of %s: %s", share.rate.key_id, error)
 
     async def _ask(self, share: _Share, *, wanted: bool) -> None:
+        """Ask the database; if the caller is cancelled meanwhile, what it was told is not told again."""
+        if share.exchange is not None:
+            await asyncio.wait([share.exchange])
+        share.exchange = asyncio.create_task(self._exchange(share, wanted=wanted))
+        await asyncio.shield(share.exchange)
+
+    async def _exchange(self, share: _Share, *, wanted: bool) -> None:
         tokens, unused = share.tokens, share.allowed.requests - share.used
         allowed = await self._take(share.rate, unused=unused, tokens=tokens, wanted=wanted)
         # More may have been sampled meanwhile.

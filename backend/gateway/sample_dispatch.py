@@ -43,7 +43,7 @@ async def begin_sampling(
     Opened here, so that a refusal by a pool is an HTTP error and not a broken stream.
 
     Raises:
-        InvalidRequestError: Two have one id, or they want too many logprobs.
+        InvalidRequestError: Two have one id, they want too many logprobs, or more tokens than the key gets.
         NotFoundError: A policy is neither a job of this tenant nor a model.
         TooManyRequestsError: The tenant has too many requests in flight at a pool, or the key has used up its
             rate.
@@ -59,8 +59,12 @@ async def begin_sampling(
     if missing is not None:
         raise await in_turn(tenant.tenant_id, want_pool, parts, tenant, missing)
     rate: KeyRate | None = request.state.rate
+    most_tokens = sum(wanted.max_tokens for wanted in requests)
     if rate is not None:
-        await _admit(request, rate, requests)
+        await _admit(request, rate, requests, most_tokens)
+    stack = AsyncExitStack()
+    # Nothing is awaited since the admission, so no other request passes before the reservation.
+    reservation = stack.enter_context(parts.rates.reserved(rate, most_tokens)) if rate else None
     by_pool: dict[str, list[SampleRequest]] = defaultdict(list)
     for wanted in requests:
         by_pool[chosen[wanted.policy].pool_id].append(wanted)
@@ -73,7 +77,6 @@ async def begin_sampling(
     count, streams = len(requests), any(wanted.stream for wanted in requests)
     requests.clear()
     pools = {pool.pool_id: pool for pool in chosen.values()}
-    stack = AsyncExitStack()
     try:
         sources = []
         for pool_id, body in bodies.items():
@@ -85,17 +88,26 @@ async def begin_sampling(
         await stack.aclose()
         raise
     lines = _lines(sources, streams=streams)
-    if rate is not None:
-        lines = parts.rates.counted(rate, lines)
+    if rate and reservation:
+        lines = parts.rates.counted(rate, lines, reservation)
     return Sampling(lines, inf if streams else count, stack)
 
 
-async def _admit(request: Request, rate: KeyRate, requests: list[SampleRequest]) -> None:
+async def _admit(request: Request, rate: KeyRate, requests: list[SampleRequest], most_tokens: int) -> None:
     """Count a request and its prompts, once: it is tried again while its model is being loaded.
 
     Raises:
         TooManyRequestsError: The key has used up its rate.
+        InvalidRequestError: Several samples would take more than the key can owe.
     """
+    per_minute = rate.tokens_per_minute
+    if per_minute and len(requests) > 1 and most_tokens > 2 * per_minute:
+        raise InvalidRequestError(
+            f"{len(requests)} samples of up to {most_tokens} tokens together are more than this key gets in "
+            f"two minutes, {2 * per_minute}",
+            hint="request fewer samples at once, or set a smaller max_tokens",
+            field="max_tokens",
+        )
     if not getattr(request.state, "is_admitted", False):
         await parts_of(request).rates.admit(rate, sum(len(one.prompt_ids) for one in requests))
         request.state.is_admitted = True

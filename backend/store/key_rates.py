@@ -69,6 +69,8 @@ class KeyRates:
             minutes = max(0.0, now - counted_at) / _MINUTE
             left = min(most, (row.requests_left or 0.0) + minutes * most + unused)
             tokens_left = min(most_tokens, (row.tokens_left or 0.0) + minutes * most_tokens) - tokens
+            # A long completion keeps the key waiting for two minutes at most.
+            tokens_left = max(-most_tokens, tokens_left)
             passes = wanted and left >= 1 and tokens_left > 0
             block = min(left // 1, max(1.0, most * _BLOCK_SECONDS // _MINUTE)) if passes else 0.0
             now_left = {"requests_left": left - block, "tokens_left": tokens_left}

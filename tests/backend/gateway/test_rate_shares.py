@@ -20,11 +20,16 @@ class Service:
         self.now, self.asked = 1000.0, 0
         store.keys.rates._clock = lambda: self.now
         self._count = store.keys.rates.take
+        self.begun, self.until = asyncio.Event(), None
         self.gateways = [RateShares(self._take, lambda: self.now) for _ in range(2)]
 
     async def _take(self, rate, **used):
         self.asked += 1
-        return self._count(rate, **used)
+        counted = self._count(rate, **used)
+        if self.until is not None:
+            self.begun.set()
+            await self.until.wait()
+        return counted
 
     async def passes(self, gateway=0, tokens=0):
         """Return 0 if a request passes, else the seconds after which it is to be repeated."""
@@ -34,12 +39,13 @@ class Service:
             return refused.retry_after_seconds
         return 0.0
 
-    async def counted(self, *answers, gateway=0):
+    async def counted(self, *answers, gateway=0, most=0):
         async def lines():
             yield b"".join(json.dumps({"request_id": "r", **one}).encode() + b"\n" for one in answers)
 
-        async for _ in self.gateways[gateway].counted(self.rate, lines()):
-            pass
+        with self.gateways[gateway].reserved(self.rate, most) as reservation:
+            async for _ in self.gateways[gateway].counted(self.rate, lines(), reservation):
+                pass
 
     async def close(self):
         for gateway in self.gateways:
@@ -92,8 +98,41 @@ def test_repays_tokens_that_a_request_took_beyond_the_limit(store):
         return [await service.passes(), await service.passes(1)]
 
     waits = run(Service(store, tokens_per_minute=60), use)
-    # 90 beyond the 60 of a minute, and one for the next request; the other gateway knows, too.
-    assert waits == [91.0, 91.0]
+    # 90 beyond the 60 of a minute, of which it owes 60, and one for the next request; the other gateway
+    # knows, too.
+    assert waits == [61.0, 61.0]
+
+
+def test_reserves_what_requests_in_flight_may_sample(store):
+    async def use(service):
+        first, asked = await service.passes(), service.asked
+        with service.gateways[0].reserved(service.rate, 4000):
+            during = [await service.passes() for _ in range(500)]
+        return first, during, service.asked - asked, await service.passes()
+
+    first, during, asked, later = run(Service(store, tokens_per_minute=1000), use)
+    assert (first, later, asked) == (0.0, 0.0, 0)
+    assert set(during) == {1.0}
+
+
+def test_counts_tokens_once_although_a_caller_is_cancelled_meanwhile(store):
+    async def use(service):
+        assert await service.passes() == 0
+        service.gateways[0].spend(service.rate, 30)
+        service.now += 1.0
+        service.until = asyncio.Event()
+        cancelled = asyncio.create_task(service.passes())
+        await service.begun.wait()
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        service.until.set()
+        assert await service.passes() == 0
+        service.gateways[0].spend(service.rate, 30)
+        service.now += 1.0
+        return await service.passes()
+
+    # Of 60 and one per second, 60 were used; with the first 30 counted twice, none would be left.
+    assert run(Service(store, tokens_per_minute=60), use) == 0.0
 
 
 def test_passes_at_most_the_limit_while_refused_requests_come(store):

@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from backend.gateway.read_only import READS
+from backend.gateway.read_only import READS, STARTS
 from tests.backend.gateway import test_app
 from tests.backend.gateway.test_app import OPEN, every_route, filled
 
@@ -97,6 +97,22 @@ def test_changes_nothing_with_a_read_only_key(gateway, job_id, spec):
     assert answers["POST", "/v1/sample"].status_code == 200
     assert answers["GET", "/v1/jobs/{job_id}"].json()["spec"]["name"] == SECRET
     assert everything(gateway) == before
+
+
+def test_starts_no_job_with_a_key_that_has_a_rate(gateway, job_id, spec):
+    key = gateway.store.keys.create(gateway.tenants["ada"], "chatbot", tokens_per_minute=1000)
+    with gateway.client(tenant="") as client:
+        client.headers["Authorization"] = f"Bearer {key}"
+        answers = [
+            client.request(verb, filled(path, job_id), json=body_of(path, spec, job_id))
+            for verb, path in STARTS
+        ]
+        several = [{**SAMPLE["requests"][0], "request_id": each, "max_tokens": 1001} for each in "ab"]
+        too_many = client.post("/v1/sample", json={"requests": several})
+        assert client.post("/v1/sample", json=SAMPLE).status_code == 200
+    assert {answer.json()["error"]["type"] for answer in answers} == {"LimitedKeyError"}
+    assert {answer.status_code for answer in answers} == {403}
+    assert too_many.json()["error"]["field"] == "max_tokens"
 
 
 def test_shows_and_changes_nothing_with_a_revoked_key(gateway, job_id, spec):

@@ -5,6 +5,7 @@ from tinkergym.errors import (
     ConflictError,
     InternalServiceError,
     InvalidRequestError,
+    LimitedKeyError,
     NotFoundError,
     PolicyVersionGoneError,
     PromptTooLongError,
@@ -22,6 +23,7 @@ from tinkergym.openai_api.api_errors import reply_to
     [
         (AuthenticationError("no"), 401, "invalid_request_error", "invalid_api_key"),
         (ReadOnlyKeyError("no"), 403, "invalid_request_error", "read_only_key"),
+        (LimitedKeyError("no"), 403, "invalid_request_error", "limited_key"),
         (NotFoundError("no", field="policy"), 404, "invalid_request_error", "model_not_found"),
         (NotFoundError("no", field="images"), 404, "invalid_request_error", "not_found"),
         (UnknownModelError("no"), 404, "invalid_request_error", "model_not_found"),
