@@ -20,7 +20,7 @@ from backend.store.key_rates import KeyRate
 from backend.store.store import TenantStore
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.ids import SeatRef
-from tinkergym.schema.sampling import SampleBatch, SampleRequest
+from tinkergym.schema.sampling import BEYOND_RATE, SampleBatch, SampleRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,7 @@ async def _admit(request: Request, rate: KeyRate, requests: list[SampleRequest],
             f"two minutes, {2 * per_minute}",
             hint="request fewer samples at once, or set a smaller max_tokens",
             field="max_tokens",
+            code=BEYOND_RATE,
         )
     if not getattr(request.state, "is_admitted", False):
         await parts_of(request).rates.admit(rate, sum(len(one.prompt_ids) for one in requests))

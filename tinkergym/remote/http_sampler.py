@@ -14,6 +14,7 @@ from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.remote.transport import Connection
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.sampling import (
+    BEYOND_RATE,
     MOST_EXTRA_LOGPROBS,
     Completion,
     SampleBatch,
@@ -155,6 +156,11 @@ class HttpSampler:
             except ServiceUnavailableError as caught:
                 error = caught
             except TinkerGymError as caught:
+                if caught.code == BEYOND_RATE and len(pending) > 1:
+                    left = list(pending.values())
+                    for half in (left[: len(left) // 2], left[len(left) // 2 :]):
+                        self._answer(half)
+                    return
                 error = caught
                 break
             except (

@@ -20,6 +20,9 @@ MOST_EXTRA_LOGPROBS = 1_000_000
 """The most logprobs of the requests in one batch, for `top_logprobs` and `prompt_logprobs`: about 20 MB of
 JSON."""
 
+BEYOND_RATE = "beyond_rate"
+"""The code of the error for a batch that may take more tokens than its key can owe; smaller ones pass."""
+
 Likeliest = Annotated[list[tuple[TokenId, Logprob]], Field(max_length=MOST_TOP_LOGPROBS)]
 
 

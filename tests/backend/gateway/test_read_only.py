@@ -112,7 +112,7 @@ def test_starts_no_job_with_a_key_that_has_a_rate(gateway, job_id, spec):
         assert client.post("/v1/sample", json=SAMPLE).status_code == 200
     assert {answer.json()["error"]["type"] for answer in answers} == {"LimitedKeyError"}
     assert {answer.status_code for answer in answers} == {403}
-    assert too_many.json()["error"]["field"] == "max_tokens"
+    assert too_many.json()["error"]["code"] == "beyond_rate"
 
 
 def test_shows_and_changes_nothing_with_a_revoked_key(gateway, job_id, spec):

@@ -1,15 +1,16 @@
+from contextlib import contextmanager
 from queue import SimpleQueue
 
 import numpy as np
 import pytest
 
-from tinkergym.errors import InvalidImageError, NotFoundError, ServiceUnavailableError
+from tinkergym.errors import InvalidImageError, InvalidRequestError, NotFoundError, ServiceUnavailableError
 from tinkergym.images.stored_images import image_file
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.remote.transport import Connection
 from tinkergym.schema.data import ImageNames
-from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+from tinkergym.schema.sampling import BEYOND_RATE, Completion, SampleBatch, SampleFailure, SampleRequest
 from tinkergym.trajectory.content_parts import ImageSpan
 
 
@@ -85,6 +86,25 @@ def test_sends_joint_submissions_as_one_batch_and_answers_each_once(service, sam
     assert [len(batch) for batch in service.sampled] == [50]
     assert all(isinstance(a, Completion) and a.policy_version == 3 for a in found.values())
     assert len(found["r7"].token_ids) == len(found["r7"].sampling_logprobs)
+
+
+def test_sends_smaller_batches_if_the_key_can_owe_no_more():
+    class Limited:
+        """A service whose key gets tokens for two requests at once."""
+
+        @contextmanager
+        def stream(self, method, path, *, body, timeout_seconds):
+            requests = SampleBatch.model_validate_json(body).requests
+            if len(requests) > 2:
+                raise InvalidRequestError("too many", code=BEYOND_RATE)
+            rest = {"token_ids": [], "sampling_logprobs": [], "finish_reason": "stop", "policy_version": 0}
+            answers = [Completion(request_id=one.request_id, **rest) for one in requests]
+            yield ["\n".join(one.model_dump_json() for one in answers).encode()]
+
+    inbox, sampler = SimpleQueue(), HttpSampler(Limited(), "/v1/sample")
+    sampler.submit([request(f"r{n}") for n in range(5)], inbox.put)
+    assert all(isinstance(one, Completion) for one in answers(inbox, 5).values())
+    sampler.close()
 
 
 def test_answers_many_single_submissions_in_fewer_batches(service, sampler):
