@@ -10,7 +10,7 @@
     ├── MisdirectedRequestError
     ├── VersionMismatchError
     ├── ConflictError: the state does not allow it
-    │   └── PolicyVersionGoneError
+    │   └── PolicyVersionGoneError, NotReplayableError
     ├── ServiceUnavailableError: try again
     │   └── ServiceUnreachableError, TooManyRequestsError, EnvironmentBusyError
     ├── JobFailedError: how a job ended
