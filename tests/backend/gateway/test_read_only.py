@@ -24,6 +24,7 @@ CHANGES = {
     ("POST", "/v1/jobs/{job_id}/episodes/{episode_id}/branch"),
     ("POST", "/v1/jobs/{job_id}/episodes/lease"),
     ("POST", "/v1/jobs/{job_id}/episodes/submit"),
+    ("POST", "/v1/jobs/{job_id}/sessions"),
     ("PUT", "/v1/data/chunks/{sha256}"),
     ("PUT", "/v1/adapters/parts/{sha256}"),
     ("POST", "/v1/adapters"),
