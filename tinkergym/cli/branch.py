@@ -73,14 +73,8 @@ def branch(
                 **common,
             )
     if as_json:
-        emit(
-            {
-                "original_return": found.original.episode_return,
-                "turn": found.turn,
-                "returns": found.returns,
-                "trajectories": found.trajectories,
-            }
-        )
+        shown = {"turn": found.turn, "returns": found.returns, "trajectories": found.trajectories}
+        emit({"original_return": found.original.episode_return, **shown})
         return
     for number, one in enumerate(found.trajectories):
         print_line(f"continuation {number}: return {one.episode_return:g}, {one.stop_reason.value}", "bold")

@@ -86,6 +86,8 @@ _MOST_EARLIER = 8
 FIRST_PATIENCE_SECONDS = 1.0
 """A wrong address should fail soon; after the first response, the service may be away for longer."""
 
+_OF_A_JOB = "client.job(JOB_ID).policy() returns a job's policy"
+
 
 class Client:
     """A connection to a tinkergym service. Thread-safe. Jobs continue after it is closed."""
@@ -832,25 +834,15 @@ class Client:
         template, variables = read_template(chat_template), dict(template_variables or {})
         if fault := variables_fault(variables) or day_fault(template_date):
             raise fault.error()
-        if is_adapter(model):
-            model = self.import_adapter(model).id
+        model = self.import_adapter(model).id if is_adapter(model) else model
         if PolicyRef.is_meant(model):
-            if template:
-                raise InvalidRequestError(
-                    "a trained policy always uses its training template",
-                    hint="leave it out",
-                    field="chat_template",
-                )
-            job_id, version, agent = self._api.trained_policy(PolicyRef.parse(model, field="model"))
-            policy = self.job(job_id).policy(version, agent=agent, **decoding)
+            policy = self._trained_policy(PolicyRef.parse(model, field="model"), template, decoding)
             policy.template_variables |= variables
             policy.template_date = template_date or policy.template_date
-            if system_prompt is not None:
-                policy.system_prompt = system_prompt
+            policy.system_prompt = policy.system_prompt if system_prompt is None else system_prompt
             if environment_prompt is not None:
                 policy.environment_prompt = environment_prompt
-            if env is not None:
-                policy.environment_variables = own
+            policy.environment_variables = policy.environment_variables if env is None else own
             return policy
         chosen = Decoding().with_options(**decoding)
         try:
@@ -867,9 +859,7 @@ class Client:
                     template_date=template_date,
                     **decoding,
                 )
-            error.hint = f"{error.hint}; client.job(JOB_ID).policy() returns a job's policy".removeprefix(
-                "; "
-            )
+            error.hint = "; ".join(filter(None, [error.hint, _OF_A_JOB]))
             raise
         trained_with = bundle.trained_with or TrainedWith()
         variables = {**trained_with.template_variables, **variables}
@@ -888,6 +878,16 @@ class Client:
             template_variables=variables,
             template_date=day,
         )
+
+    def _trained_policy(self, ref: PolicyRef, template: str, decoding: SeededOptions) -> Policy:
+        if template:
+            raise InvalidRequestError(
+                "a trained policy always uses its training template",
+                hint="leave it out",
+                field="chat_template",
+            )
+        job_id, version, agent = self._api.trained_policy(ref)
+        return self.job(job_id).policy(version, agent=agent, **decoding)
 
     def served_names(self) -> list[ServedName]:
         """Return the names to which versions were promoted with `job.promote`."""

@@ -8,21 +8,42 @@ from __future__ import annotations
 import uuid
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tinkergym.agent.agent_loop import AgentLoop, variables_in
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.plan import EpisodePlan, PlayedPolicy
+from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PromptTooLongError
 from tinkergym.messages import Observation
 from tinkergym.remote.ask import ask
+from tinkergym.remote.transport import Connection
 from tinkergym.rollout.table_tools import SeatToolbox
 from tinkergym.schema.chat_templates import variables_fault
 from tinkergym.schema.sampling import SampleRequest
 from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.trajectory.trajectory import StopReason
 
-if TYPE_CHECKING:
-    from tinkergym.remote.policy import Policy
+
+class ChattingPolicy(PlayedPolicy, Protocol):
+    """A `Policy`, as its conversations need it."""
+
+    tools: SeatTools | None
+    environment_prompt: str | None
+    environment_variables: dict[str, Any]
+
+    @property
+    def connection(self) -> Connection:
+        """To the service that samples."""
+        ...
+
+    @property
+    def renderer(self) -> Renderer:
+        """Of its model."""
+        ...
+
+    def sampling_seed(self, request: SampleRequest, seed: int | None) -> int:
+        """Return the seed of an episode that begins with this request."""
+        ...
 
 
 class PolicyChat:
@@ -39,7 +60,7 @@ class PolicyChat:
     one conversation belongs to one thread.
     """
 
-    def __init__(self, policy: Policy, *, seed: int | None = None) -> None:
+    def __init__(self, policy: ChattingPolicy, *, seed: int | None = None) -> None:
         """Start empty. Users call `Policy.chat`."""
         self.policy = policy
         self._own_toolbox: SeatToolbox | None = None
