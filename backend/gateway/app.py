@@ -87,35 +87,35 @@ def _threads() -> dict[str, FairThreads]:
     }
 
 
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    parts: GatewayParts = app.state.parts
+    threads = _threads()
+    for name, each in threads.items():
+        setattr(app.state, name, each)
+    app.state.evaluations = Evaluations(parts.config.limits, parts.config.environment_variables)
+    app.state.program_sessions = ProgramSessions()
+    yield
+    app.state.program_sessions.close()
+    await parts.tail.close()
+    await parts.key_watch.close()
+    await parts.rates.close()
+    await parts.pool_proofs.close()
+    await parts.proxy.close()
+    parts.image_check.close()
+    for each in threads.values():
+        each.close()
+
+
 def create_app(parts: GatewayParts) -> FastAPI:
     """Build the application over `parts`, which it closes when it shuts down."""
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        parts: GatewayParts = app.state.parts
-        threads = _threads()
-        for name, each in threads.items():
-            setattr(app.state, name, each)
-        app.state.evaluations = Evaluations(parts.config.limits, parts.config.environment_variables)
-        app.state.program_sessions = ProgramSessions()
-        yield
-        app.state.program_sessions.close()
-        await parts.tail.close()
-        await parts.key_watch.close()
-        await parts.rates.close()
-        await parts.pool_proofs.close()
-        await parts.proxy.close()
-        parts.image_check.close()
-        for each in threads.values():
-            each.close()
-
     app = FastAPI(
         title="tinkergym",
         openapi_url="/v1/openapi.json",
         # Their pages load scripts from other origins.
         docs_url=None,
         redoc_url=None,
-        lifespan=lifespan,
+        lifespan=_lifespan,
         # A path with an extra slash is unknown, not a redirect to an arbitrary host.
         redirect_slashes=False,
     )
