@@ -46,6 +46,12 @@ def key_of(request: Request) -> str:
     return key_in(request.headers)
 
 
+def own_url(request: Request) -> str:
+    """Return the address that the request came to, for a process here that samples like any client."""
+    host, port = request.scope["server"]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def key_in(headers: Headers) -> str:
     """Return the API key in these headers, in any spelling, or None."""
     scheme, _, key = headers.get("Authorization", "").partition(" ")

@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 
 from backend.evaluations.playing import CrossPlayOfJob, Evaluations, Playable, StoredBranch
 from backend.external.urls import is_remote
-from backend.gateway.dependencies import Tenant, body_of, describes, key_of
+from backend.gateway.dependencies import Tenant, body_of, describes, key_of, own_url
 from backend.gateway.fair_routes import FairRoute, in_turn
 from backend.gateway.wiring import parts_of
 from backend.lines_response import LinesResponse
@@ -96,11 +96,8 @@ def _played(request: Request, tenant: TenantStore, wanted: Playable) -> LinesRes
             field="environment",
         )
     evaluations: Evaluations = request.app.state.evaluations
-    # Its own address for the playing process, which samples like any client.
-    host, port = request.scope["server"]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     held = AsyncExitStack()
     # Here and not when the response starts: otherwise concurrent requests would each find a free place.
     held.enter_context(evaluations.entered(tenant.tenant_id))
-    lines = evaluations.lines(tenant.tenant_id, wanted, url, key_of(request))
+    lines = evaluations.lines(tenant.tenant_id, wanted, own_url(request), key_of(request))
     return LinesResponse(lines, inf, held)

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
 
-from backend.gateway.dependencies import Tenant, key_of
+from backend.gateway.dependencies import Tenant, key_of, own_url
 from backend.gateway.fair_routes import FairRoute, in_turn
 from backend.gateway.fair_threads import FairThreads
 from backend.openai_api.program_sessions import PREFIX, OpenedSession, ProgramSessions
@@ -32,7 +32,6 @@ async def open_session(
 ) -> SessionView:
     """Open a session of a job's agent program: one episode, whose calls and reward the program sends."""
     await in_turn(tenant.tenant_id, _require_program, tenant, job_id)
-    host, port = request.scope["server"]
     opened = await _threaded(
         request,
         tenant.tenant_id,
@@ -40,7 +39,7 @@ async def open_session(
             _sessions(request).next,
             job_id,
             tenant.tenant_id,
-            lambda: f"http://{host}:{port}",
+            partial(own_url, request),
             key_of(request),
             wait_seconds,
         ),

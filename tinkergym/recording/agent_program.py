@@ -45,6 +45,8 @@ class ProgramSession:
     """How long the session lasts at most."""
     posted_reward: Callable[[float], Any] = field(default=lambda _: None, repr=False, compare=False)
     """Waits so many seconds until a reward is posted to `reward_url`, and returns it; None if none is."""
+    has_posted: Callable[[], bool] = field(default=lambda: False, repr=False, compare=False)
+    """Returns whether one was posted, None included; it counts instead of what the function returns."""
 
     def url(self, role: str = "") -> str:
         """Return the base URL of a role's calls; of the only role without a name.

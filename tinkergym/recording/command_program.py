@@ -8,7 +8,8 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 from tinkergym.errors import EnvironmentTimeoutError, InvalidEnvironmentError, InvalidRewardError
 from tinkergym.recording.agent_program import ProgramSession
@@ -16,6 +17,8 @@ from tinkergym.user_code.quoting import quoted
 
 _SHOWN_CHARACTERS = 2000
 """How much of a failed program's errors is shown."""
+_READ_BYTES = 1 << 16
+"""How much of the end of what it printed is read."""
 
 
 class CommandProgram:
@@ -42,15 +45,25 @@ class CommandProgram:
             EnvironmentTimeoutError: It did not end in time, and was killed.
             InvalidRewardError: Its last line is not a reward.
         """
+        # Files, because a pipe stays open as long as anything that the program has started.
+        with TemporaryFile() as output, TemporaryFile() as errors:
+            code = self._run(session, output, errors)
+            printed, complaints = _end_of(output), _end_of(errors)
+        if code:
+            shown = complaints.strip()[-_SHOWN_CHARACTERS:]
+            raise InvalidEnvironmentError(
+                f"the program ended with the exit code {code}" + (f":\n{shown}" if shown else "")
+            )
+        return None if session.has_posted() else _reward_in(printed)
+
+    def _run(self, session: ProgramSession, output: IO[bytes], errors: IO[bytes]) -> int:
         try:
             running = subprocess.Popen(
                 self._command,
                 env={**os.environ, **session.environment()},
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
+                stdout=output,
+                stderr=errors,
                 start_new_session=True,
             )
         except OSError as error:
@@ -58,7 +71,7 @@ class CommandProgram:
                 f"{self._command[0]!r} cannot be started: {error.strerror}"
             ) from None
         try:
-            printed, errors = running.communicate(timeout=session.timeout_seconds)
+            return running.wait(timeout=session.timeout_seconds)
         except subprocess.TimeoutExpired:
             raise EnvironmentTimeoutError(
                 f"the program did not end within {session.timeout_seconds:g} s"
@@ -68,14 +81,12 @@ class CommandProgram:
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
             running.wait()
-        if running.returncode:
-            shown = errors.strip()[-_SHOWN_CHARACTERS:]
-            raise InvalidEnvironmentError(
-                f"the program ended with the exit code {running.returncode}"
-                + (f":\n{shown}" if shown else "")
-            )
-        posted = session.posted_reward(0.0)
-        return _reward_in(printed) if posted is None else posted
+
+
+def _end_of(file: IO[bytes]) -> str:
+    length = file.seek(0, os.SEEK_END)
+    file.seek(max(0, length - _READ_BYTES))
+    return file.read().decode("utf-8", "replace")
 
 
 def _reward_in(printed: str) -> Any:

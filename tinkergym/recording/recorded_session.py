@@ -98,6 +98,7 @@ class RecordedSession:
             reward_url=f"{self._base_url}/{self.name}/reward",
             timeout_seconds=plan.limits.episode_timeout_seconds,
             posted_reward=self._await_reward,
+            has_posted=lambda: bool(self._posted),
         )
         return program.play(session, plan.task_index)
 

@@ -9,12 +9,21 @@ from tinkergym.recording.command_program import CommandProgram
 from tinkergym.trajectory.trajectory import StopReason
 
 SCRIPT = """
-import json, os, sys, urllib.request
+import json, os, subprocess, sys, urllib.request
 body = json.dumps({"model": "any", "messages": [{"role": "user", "content": os.environ["TINKERGYM_TASK"]}]})
 url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
 key = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
 urllib.request.urlopen(urllib.request.Request(url, body.encode(), key)).read()
 print("done")
+
+def post(reward):
+    body = json.dumps(reward).encode()
+    urllib.request.urlopen(urllib.request.Request(os.environ["TINKERGYM_REWARD_URL"], body, key)).read()
+
+def leave_a_child_behind():
+    sys.stdout.flush()
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+
 """
 
 
@@ -23,6 +32,9 @@ print("done")
     [
         ("print(0.5)", StopReason.TERMINATED),
         ("print('null')", StopReason.ABANDONED),
+        ("post(0.5)", StopReason.TERMINATED),
+        ("post(None)", StopReason.ABANDONED),
+        ("print(0.5); leave_a_child_behind()", StopReason.TERMINATED),
         ("", StopReason.INVALID_REWARD),
         ("sys.exit(3)", StopReason.ENVIRONMENT_ERROR),
         ("os.kill(os.getpid(), 9)", StopReason.ENVIRONMENT_ERROR),
