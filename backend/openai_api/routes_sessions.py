@@ -28,7 +28,7 @@ async def open_session(
     request: Request,
     tenant: Tenant,
     job_id: str,
-    wait_seconds: Annotated[float, Query(ge=0, le=60)] = 30.0,
+    wait_seconds: Annotated[int, Query(ge=0, le=60)] = 30,
 ) -> SessionView:
     """Open a session of a job's agent program: one episode, whose calls and reward the program sends."""
     await in_turn(tenant.tenant_id, _require_program, tenant, job_id)

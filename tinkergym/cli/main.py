@@ -15,7 +15,7 @@ COMMANDS = {
     "train": ("train:train", "Train a policy and show its progress. Ctrl-C leaves the job running."),
     "train-agent": (
         "train_agent:train_agent",
-        "Train a program that speaks the OpenAI API as it is, started once per episode.",
+        "Train a program that speaks the OpenAI API as it is.",
     ),
     "sft": (
         "train:sft",

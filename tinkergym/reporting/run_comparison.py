@@ -58,11 +58,13 @@ class RunComparison:
 
     @property
     def settings(self) -> dict[str, list[str | None]]:
-        """The settings that differ, by dotted name: a value per run, None where a run has no such setting."""
+        """The settings that differ, by dotted name: a value per run; None where a run has none."""
         flat = [flat_settings(one.view.spec.model_dump(mode="json")) for one in self.runs]
         names = dict.fromkeys(name for one in flat for name in one if name != "name")
         rows = {name: [one.get(name) for one in flat] for name in names}
-        return {name: values for name, values in rows.items() if len(set(values)) > 1}
+        # A setting that one run leaves empty and another has not at all is no difference.
+        same = {None: "None"}
+        return {name: own for name, own in rows.items() if len({same.get(one, one) for one in own}) > 1}
 
     @property
     def metrics(self) -> list[str]:

@@ -125,8 +125,7 @@ def for_job(env: EnvSource | None, ref: EnvironmentRef) -> MakeEnv:
     if found.make is None:
         raise UnknownEnvironmentError(
             f"the job plays {ref.id!r}, which is not registered in this process",
-            hint="pass its class: attach(job_id, env=MyEnv), "
-            "or `tinkergym jobs attach JOB_ID --env module:MyEnv`",
+            hint="pass its class: env=MyEnv, or --env module:MyEnv at the command line",
             field="env",
         )
     return found.make

@@ -42,7 +42,8 @@ def test_prints_keys_as_json_for_a_program(tmp_path, capsys):
         return json.loads(capsys.readouterr().out)  # which refuses two documents
 
     made = run("create", "ada", "--name", "laptop")
-    assert made.keys() == {"key", "key_id", "tenant", "name", "read_only"}
+    rates = {"requests_per_minute", "tokens_per_minute"}
+    assert made.keys() == {"key", "key_id", "tenant", "name", "read_only"} | rates
     (listed,) = run("list")["keys"]
     assert (listed["key_id"], listed["name"], listed["revoked_at"]) == (made["key_id"], "laptop", None)
     assert made["key"] not in json.dumps(listed)

@@ -6,6 +6,7 @@ from tinkergym.reporting.run_comparison import RunComparison
 from tinkergym.schema.events import EvaluationEvent, JobState
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.summaries import JobLabels, RunSeries, Series
 
@@ -38,6 +39,8 @@ def a_run(number, mean, *metrics, **settings):
 def test_compares_settings_curves_and_newest_evaluations():
     found = RunComparison([a_run(1, 0.2, "kl", seed=1), a_run(2, 0.8, seed=2), a_run(3, 0.25, seed=2)])
     assert found.settings == {"seed": ["1", "2", "2"]}
+    one_agent = RunComparison([a_run(1, 0.2), a_run(2, 0.8, agents={"black": Train()})])
+    assert all("None" not in values for values in one_agent.settings.values())
     assert found.metrics == ["reward_mean"]
     assert list(found.curves().values())[1] == [(1, 0.0), (2, 0.8)]
     assert [(one.run, round(one.difference.mean, 2), one.is_clear) for one in found.evaluations] == [
