@@ -13,7 +13,7 @@ import pytest
 
 import tinkergym as tg
 from benchmarks.common import service
-from tinkergym.remote import policy as remote_policy
+from tinkergym.remote import policy_chat
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
 pytestmark = [pytest.mark.service, pytest.mark.full("recipes take minutes")]
@@ -125,8 +125,8 @@ def in_inference(policy, observation, monkeypatch):
         asked.append(request.prompt_ids)
         return answer(connection, request)
 
-    answer = remote_policy.ask
-    monkeypatch.setattr(remote_policy, "ask", ask)
+    answer = policy_chat.ask
+    monkeypatch.setattr(policy_chat, "ask", ask)
     policy.act(observation)
     return asked[0]
 
