@@ -63,8 +63,7 @@ class RunComparison:
         names = dict.fromkeys(name for one in flat for name in one if name != "name")
         rows = {name: [one.get(name) for one in flat] for name in names}
         # A setting that one run leaves empty and another has not at all is no difference.
-        same = {None: "None"}
-        return {name: own for name, own in rows.items() if len({same.get(one, one) for one in own}) > 1}
+        return {name: own for name, own in rows.items() if len({str(one) for one in own}) > 1}
 
     @property
     def metrics(self) -> list[str]:
