@@ -17,11 +17,8 @@ from typing import Protocol
 
 from pydantic_core import from_json
 
-from backend.store.key_rates import Allowance, KeyRate
+from backend.store.key_rates import BLOCK_SECONDS, Allowance, KeyRate
 from tinkergym.errors import TinkerGymError, TooManyRequestsError
-
-_BLOCK_SECONDS = 1.0
-"""For this long an allowance is used, and so late the database learns what was used."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,14 +58,14 @@ class _Share:
 
     def is_fresh(self, now: float) -> bool:
         """Whether the database need not be asked again."""
-        return now < self.taken_at + _BLOCK_SECONDS
+        return now < self.taken_at + BLOCK_SECONDS
 
     def waits(self, now: float) -> float:
         """Return the seconds until a request passes, if none did when the database was asked."""
         if not self.is_fresh(now):
             return 0.0
         if self.tokens < self.allowed.tokens <= self.tokens + self.reserved:
-            return _BLOCK_SECONDS  # The database knows nothing of reservations.
+            return BLOCK_SECONDS  # The database knows nothing of reservations.
         return 0.0 if self.allowed.requests else max(0.0, self.taken_at + self.allowed.wait_seconds - now)
 
 
@@ -158,7 +155,7 @@ class RateShares:
     async def _tell(self) -> None:
         """Tell the database what was used, as long as something was."""
         while open_ones := [one for one in self._shares.values() if one.tokens or one.allowed.requests]:
-            await asyncio.sleep(_BLOCK_SECONDS)
+            await asyncio.sleep(BLOCK_SECONDS)
             for share in open_ones:
                 async with share.asking:
                     try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -159,15 +158,13 @@ class ProgramSessions:
         with self._lock:
             return self._owners.get(name, "")
 
-    def next(
-        self, job_id: str, tenant_id: str, url: Callable[[], str], key: str, seconds: float
-    ) -> OpenedSession:
+    def next(self, job_id: str, tenant_id: str, url: str, key: str, seconds: float) -> OpenedSession:
         """Return a session of a job for a program that asks; see `_JobSessions.next`.
 
         Args:
             job_id: The job.
             tenant_id: Whose it is.
-            url: Returns this gateway's own address.
+            url: This gateway's own address.
             key: Of the tenant.
             seconds: How long to wait at most.
         """
@@ -175,7 +172,7 @@ class ProgramSessions:
             job = self._jobs.get(job_id)
             if job is None or job.is_over:
                 self._jobs = {name: one for name, one in self._jobs.items() if not one.is_over}
-                job = self._jobs[job_id] = _JobSessions(url(), key, job_id, self.server)
+                job = self._jobs[job_id] = _JobSessions(url, key, job_id, self.server)
         opened = job.next(seconds)
         with self._lock:
             self._owners[opened.session.name] = tenant_id

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import StreamingResponse
@@ -23,7 +22,7 @@ from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.openai_api.chat_stream import ChatStream
 from tinkergym.openai_api.responses_answer import ResponsesReply
 from tinkergym.openai_api.responses_request import ResponsesRequest
-from tinkergym.openai_api.server_events import DONE, as_event
+from tinkergym.openai_api.server_events import DONE, as_event, as_json
 from tinkergym.openai_api.token_requests import Prompt, chat_prompt, token_requests
 from tinkergym.schema.sampling import SampleRequest
 
@@ -67,7 +66,7 @@ async def respond(
     (found,) = await completions_of(request, tenant, asked)
 
     def body() -> bytes:
-        return _json(reply.whole(found))
+        return as_json(reply.whole(found))
 
     return Response(await in_turn(tenant.tenant_id, body), media_type="application/json")
 
@@ -88,7 +87,3 @@ async def _asked(
         structured=wanted.structured,
     )
     return prompt, requests
-
-
-def _json(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

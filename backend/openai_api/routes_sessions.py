@@ -39,7 +39,7 @@ async def open_session(
             _sessions(request).next,
             job_id,
             tenant.tenant_id,
-            partial(own_url, request),
+            own_url(request),
             key_of(request),
             wait_seconds,
         ),

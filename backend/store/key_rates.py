@@ -16,8 +16,8 @@ from backend.store.tables import api_keys
 
 _MINUTE = 60.0
 _NO_LIMIT = 1e18
-_BLOCK_SECONDS = 1.0
-"""A gateway takes as many requests in advance as the key may send in this time."""
+BLOCK_SECONDS = 1.0
+"""A gateway takes as many requests in advance as the key may send in this time, and then asks again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class KeyRates:
             # A long completion keeps the key waiting for two minutes at most.
             tokens_left = max(-most_tokens, tokens_left)
             passes = wanted and left >= 1 and tokens_left > 0
-            block = min(left // 1, max(1.0, most * _BLOCK_SECONDS // _MINUTE)) if passes else 0.0
+            block = min(left // 1, max(1.0, most * BLOCK_SECONDS // _MINUTE)) if passes else 0.0
             now_left = {"requests_left": left - block, "tokens_left": tokens_left}
             connection.execute(
                 update(api_keys).where(row_of).values(**now_left, counted_at=max(now, counted_at))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
 import time
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.openai_api.chat_stream import ChatStream
 from tinkergym.openai_api.responses_answer import ResponsesReply
 from tinkergym.openai_api.responses_request import ResponsesRequest
-from tinkergym.openai_api.server_events import DONE, as_event
+from tinkergym.openai_api.server_events import DONE, as_event, as_json
 from tinkergym.recording.program_call import Call
 from tinkergym.recording.recorded_session import RecordedSession
 from tinkergym.schema.parsing import parse_json
@@ -64,7 +63,7 @@ def answered(
         if wanted.stream:
             sent = b"".join(map(as_event, reply.end(0, found)))
             return ProgramReply(body=sent, call=call, media_type="text/event-stream")
-        return ProgramReply(body=_written(reply.whole(found)), call=call)
+        return ProgramReply(body=as_json(reply.whole(found)), call=call)
     raise NotFoundError(f"there is no POST {route!r:.80}", hint=ROUTES)
 
 
@@ -105,7 +104,3 @@ def _chat_reply(wanted: ChatRequest, call: Call) -> ProgramReply:
         events.append(stream.usage())
     sent = b"".join([*map(as_event, events), DONE])
     return ProgramReply(body=sent, call=call, media_type="text/event-stream")
-
-
-def _written(value: dict[str, object]) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

@@ -143,38 +143,37 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer `GET models`."""
-        self._answered(listed, "models")
+        self._answer(lambda session, path: listed(session, path["role"]), "models")
 
     def do_POST(self) -> None:
         """Answer a call, or take a reward."""
-        self._answered(self._post)
+        self._answer(self._post)
 
-    def _answered(self, answer: Callable[[RecordedSession, str], ProgramReply], route: str = "") -> None:
+    def _answer(
+        self, answer: Callable[[RecordedSession, re.Match[str]], ProgramReply], route: str = ""
+    ) -> None:
         path = self.path.partition("?")[0]
         try:
             found = _PATH.fullmatch(path)
             if found is None or (route and found["route"] != route):
                 raise NotFoundError(f"there is no {self.command} {path!r:.80}", hint=ROUTES)
             key = self.headers.get("authorization", "").removeprefix("Bearer ").strip()
-            reply = answer(self.sessions.session(found["name"], key), found["role"] or "")
+            reply = answer(self.sessions.session(found["name"], key), found)
         except TinkerGymError as error:
             self.close_connection = True  # Its body may be unread.
             status, wrong = reply_to(error)
             self._send(status, wrong.model_dump_json().encode(), "application/json")
             return
-        is_here = reply.call is not None and not self._is_gone()
-        if reply.call is not None and is_here:
+        if reply.call is not None and not self._is_gone():
             # Before it is sent, as the program may end at once. Never taken back: a repeat may have got it.
             reply.call.is_delivered = True
         self._send(200, reply.body, reply.media_type)
 
-    def _post(self, session: RecordedSession, role: str) -> ProgramReply:
-        found = _PATH.fullmatch(self.path.partition("?")[0])
-        assert found, "it was looked at"
-        if found["reward"]:
+    def _post(self, session: RecordedSession, path: re.Match[str]) -> ProgramReply:
+        if path["reward"]:
             return rewarded(session, self._body())
         repeats = self.headers.get("x-stainless-retry-count", "")
-        return answered(session, role, found["route"], self._body(), repeats=repeats)
+        return answered(session, path["role"], path["route"], self._body(), repeats=repeats)
 
     def _body(self) -> bytes:
         length = self.headers.get("content-length", "")

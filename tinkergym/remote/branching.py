@@ -38,6 +38,7 @@ from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
 from tinkergym.schema.evaluation import BranchRequest, EvaluationLine
 from tinkergym.schema.ids import EpisodeId, PolicyRef, SeatRef
 from tinkergym.schema.jobs.view import JobView
+from tinkergym.schema.views import RendererBundle
 from tinkergym.trajectory.trajectory import Trajectory
 
 _BRANCH = 5
@@ -180,15 +181,21 @@ class _Renderers:
 
     def __init__(self, api: Api) -> None:
         self._api, self._known = api, dict[str, Renderer]()
+        self._bundles = dict[str, RendererBundle]()
 
     def __call__(self, name: str) -> Renderer:
         if name not in self._known:
-            self._known[name] = Renderer.from_bundle(self._api.renderer(name))
+            self._known[name] = Renderer.from_bundle(self._bundle(name))
         return self._known[name]
 
     def tokenizer(self, name: str) -> str:
         """Return what turns text into this model's ids."""
-        return self._api.renderer(name).tokenizer_json
+        return self._bundle(name).tokenizer_json
+
+    def _bundle(self, name: str) -> RendererBundle:
+        if name not in self._bundles:
+            self._bundles[name] = self._api.renderer(name)
+        return self._bundles[name]
 
     def of_policy(self, reference: str) -> tuple[str, int | None, str]:
         """Return a policy's name, its version (None: the newest) and its base model."""
