@@ -7,11 +7,16 @@ Run as a program with the GPUs and ranks that are wished, it prints the refusal,
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import torch
 
 from backend.errors import ConfigError
+
+PRETENDED = "TINKERGYM_PRETENDED_GPUS"
+"""An environment variable of a node whose GPUs only its Ray believes in: what is placed on them computes on
+the CPU. For trying out placement without GPUs; elsewhere GPUs that torch does not see are an error."""
 
 
 def device_of(gpus: int | None, *, ranks: int, seen: int | None = None) -> str:
@@ -29,7 +34,7 @@ def device_of(gpus: int | None, *, ranks: int, seen: int | None = None) -> str:
         return "cpu"
     if seen is None:
         seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if gpus is None and not seen:
+    if not seen and (gpus is None or PRETENDED in os.environ):
         return "cpu"
     if gpus and not seen:
         raise ConfigError(

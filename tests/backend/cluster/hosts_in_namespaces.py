@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.scheduler import ray_patience
+from backend.workers.device_choice import PRETENDED
 from tests.leftovers import belonging_to
 
 CHECKOUT = Path(__file__).parents[3]
@@ -170,6 +171,7 @@ class Hosts:
         options = [f"--node-ip-address={self.address(number)}", f"--num-cpus={cpus}", "--disable-usage-stats"]
         options += ["--include-dashboard=false"] if head is None else []
         options += [f"--num-gpus={gpus}"] if gpus else []
+        pretended = {PRETENDED: "1"} if gpus else {}
         quick = {f"RAY_health_check_{name}_ms": "1000" for name in ("initial_delay", "period", "timeout")}
         quick["RAY_health_check_failure_threshold"] = "4"
         # A busy machine starts a node late, or not at the first attempt.
@@ -178,7 +180,7 @@ class Hosts:
             try:
                 self.run(
                     number, sys.executable, "-m", "ray.scripts.scripts", "start", *where, *options,
-                    "--object-store-memory=80000000", **quick, **patience, **environment,
+                    "--object-store-memory=80000000", **quick, **patience, **pretended, **environment,
                 )  # fmt: skip
                 return
             except AssertionError:
