@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.events import EvaluationEvent, JobState, StepEvent, WarningEvent
+from tinkergym.schema.events import CheckpointView, EvaluationEvent, JobState, StepEvent, WarningEvent
 
 pytestmark = pytest.mark.service
 slow = pytest.mark.full("many pages in a browser")
@@ -258,6 +258,30 @@ def test_pauses_after_a_question_with_a_key_that_may(chromium, gateway, client, 
     acting.page.wait_for_selector(".state.paused")
     acting.page.click("text=Log out")
     acting.page.wait_for_selector("text=API key")
+    assert (acting.wrong, looking.wrong) == ([], [])
+
+
+@slow
+def test_promotes_a_checkpoint_with_a_key_that_may(chromium, gateway, client, spec):
+    job_id, lease = hostile_job(gateway, client, spec, "plain")
+    for number in (1, 2):
+        view = CheckpointView(
+            step=number, policy_version=number, key=f"{job_id}/{number}", sha256="00", files={}
+        )
+        gateway.store.service().add_checkpoint(lease, view)
+    reader = gateway.store.keys.create(gateway.tenants["ada"], "screen", read_only=True)
+    acting, looking = Seen(chromium, gateway, gateway.keys["ada"]), Seen(chromium, gateway, reader)
+    acting.open(f"/jobs/{job_id}", "button:has-text('Promote')")
+    for row, share in ((1, "100"), (0, "10")):
+        acting.page.click(f"button:has-text('Promote') >> nth={row}")
+        acting.page.fill("dialog input >> nth=0", "support")
+        acting.page.fill("dialog input[type=number]", share)
+        acting.page.click("dialog button:has-text('Promote it')")
+        acting.page.wait_for_selector(f"text=for {share} %" if row == 0 else "text=served as support")
+    (name,) = client.get("/v1/names").json()["names"]
+    assert (name["policy"], name["canary"], name["share"]) == (f"{job_id}@1", f"{job_id}@2", 0.1)
+    looking.open(f"/jobs/{job_id}", "text=served as support for 90 % of the requests")
+    assert looking.page.locator("button:has-text('Promote')").count() == 0
     assert (acting.wrong, looking.wrong) == ([], [])
 
 

@@ -43,5 +43,6 @@ export async function* lines(path, body) {
 
 export const get = (path) => call("GET", path);
 export const post = (path, body) => call("POST", path, body);
+export const put = (path, body) => call("PUT", path, body);
 export const part = encodeURIComponent;
 export const job = (id, rest = "") => `/v1/jobs/${part(id)}${rest}`;

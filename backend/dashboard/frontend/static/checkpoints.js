@@ -3,6 +3,7 @@
 import { job, lines, part, post } from "./api.js";
 import { canAct, confirmed, h, replace, scroll, toast } from "./dom.js";
 import { bytes, number, whole } from "./format.js";
+import { namesFor, promoted, servedNames } from "./promotion.js";
 
 const EPISODES = 64;
 
@@ -10,21 +11,28 @@ export function checkpointTable(current, checkpoints) {
   const jobId = current.job_id;
   const file = (point, name) => job(jobId, `/checkpoints/${point.step}/files/${part(name)}${point.agent ? `?agent=${part(point.agent)}` : ""}`);
   const reference = (point) => `${jobId}${point.agent ? `/${point.agent}` : ""}@${point.policy_version}`;
+  const served = new Map(checkpoints.map((point) => [reference(point), h("div")]));
+  const drawNames = async () => {
+    const names = await servedNames();
+    for (const [one, box] of served) replace(box, namesFor(names, one));
+  };
+  drawNames().catch(() => {}); // Only what is written beside the references.
   return scroll("Checkpoints", h("table", null,
     h("thead", null, h("tr", null, ["Step", "Agent", "Reference", "Files", canAct() ? "Begin with it" : ""].map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", null, [...checkpoints].reverse().map((point) => h("tr", null,
-      h("td", { class: "number" }, whole(point.step)), h("td", null, point.agent || "–"), h("td", { class: "mono" }, reference(point)),
+      h("td", { class: "number" }, whole(point.step)), h("td", null, point.agent || "–"), h("td", null, h("span", { class: "mono" }, reference(point)), served.get(reference(point))),
       h("td", null, Object.entries(point.files).map(([name, size]) => h("div", { class: "small" }, h("a", { href: file(point, name), download: name }, name), ` ${bytes(size)}`))),
-      h("td", null, canAct() ? actions(current, point, reference(point)) : null))))));
+      h("td", null, canAct() ? actions(current, point, reference(point), drawNames) : null))))));
 }
 
-function actions(current, point, reference) {
+function actions(current, point, reference, drawNames) {
   const spec = current.spec, box = h("div", { role: "status" });
   const several = new Set(Object.values(spec.agents ?? {}).filter((one) => one.kind === "train")).size > 1;
   const isGame = Object.keys(spec.agents ?? {}).length > 0;
   return [
     spec.rollout === "server" && !several ? h("button", { type: "button", class: "small", onclick: () => resumed(spec, reference) }, "Train on from here") : null,
-    spec.environment && !isGame ? h("button", { type: "button", class: "small", onclick: () => evaluated(current, point, box) }, "Evaluate") : null, box];
+    spec.environment && !isGame ? h("button", { type: "button", class: "small", onclick: () => evaluated(current, point, box) }, "Evaluate") : null,
+    h("button", { type: "button", class: "small", onclick: () => promoted(reference, spec.name, drawNames) }, "Promote"), box];
 }
 
 // A new job with the same settings; the run itself stays as it is.

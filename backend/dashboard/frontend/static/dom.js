@@ -40,8 +40,8 @@ export function toast(text, isProblem = false) {
   toastTimer = setTimeout(() => (box.className = ""), isProblem ? 9000 : 4000);
 }
 
-// Asks before something happens that cannot be undone; resolves to whether it may.
-export function confirmed(question, explanation, action) {
+// Asks before something happens that cannot be undone, with fields if it needs any; resolves to whether it may.
+export function confirmed(question, explanation, action, fields = null) {
   return new Promise((resolve) => {
     const answer = (value) => {
       dialog.close();
@@ -50,7 +50,7 @@ export function confirmed(question, explanation, action) {
     };
     const dialog = h("dialog", { "aria-label": question, oncancel: () => answer(false) },
       h("h2", null, question),
-      h("p", null, explanation),
+      h("p", null, explanation), fields,
       h("div", { class: "buttons" },
         h("button", { type: "button", onclick: () => answer(false) }, "Keep as it is"),
         h("button", { type: "button", class: "danger", onclick: () => answer(true) }, action)));
