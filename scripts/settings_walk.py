@@ -26,7 +26,9 @@ WALKS = {
     ),
     "inside Admission.check": ("backend.admission.admission:Admission.check",),
 }
-KEPT = re.compile(r"Spec|Any\b|Environment(Mix|Ref)|JobLease|Mapping|dict|Self|\b(Model|Value|T)\b")
+KEPT = re.compile(
+    r"Spec|Any\b|Environment(Mix|Ref)|JobLease|Mapping|dict|Self|\b(Model|Value|Played|Job|T)\b"
+)
 """Return types that may be the settings, or hold them."""
 ITSELF = {"model_copy", "with_environments", "with_group_rewards", "seated", "for_agent", "with_players"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -13,11 +13,10 @@ from backend.admission.bounds import (
     quantized_bases_train_adapters,
     tools_are_installed,
 )
-from backend.admission.datasets import datasets_fit
 from backend.admission.facts import Check, Facts, JobCheck, ModelCatalog
+from backend.admission.model_inputs import datasets_fit, template_is_settled
 from backend.admission.origins import origins_are_definite
 from backend.admission.remote_environments import allowed, by_id, check_evaluations, secrets_are_put_away
-from backend.admission.template_settings import template_is_settled
 from backend.config import GatewayLimits, ServiceConfig
 from backend.store.tenant import TenantStore
 from tinkergym.errors import PayloadTooLargeError

@@ -30,8 +30,7 @@ from backend.gateway import (
     routes_stored_episodes,
 )
 from backend.gateway.dependencies import document
-from backend.gateway.fair_routes import FairRoute
-from backend.gateway.fair_threads import FairThreads
+from backend.gateway.fair_threads import FairRoute, FairThreads
 from backend.gateway.host_check import HostCheck
 from backend.gateway.request_limits import RequestLimits
 from backend.gateway.session_cookie import SessionCookie

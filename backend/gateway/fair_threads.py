@@ -1,19 +1,29 @@
-"""Threads for work that takes long: few at once, fewer per tenant, and each with a deadline."""
+"""Threads for work that takes long: few at once, fewer per tenant, and each with a deadline.
+
+Routes that block run in them, instead of in any. So does every use of the store by a route that does not: the
+disk may hang, and the event loop must not.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from typing import TypeVar
+from contextvars import ContextVar, copy_context
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Any, ParamSpec, TypeVar
 
 from anyio import CancelScope
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
 
 from backend.fairness.fair_places import FairPlaces
 from backend.fairness.turns import Turns
+from backend.store.read_cache import NotCachedError, cached_only
 from tinkergym.errors import ServiceUnavailableError
 
+Inputs = ParamSpec("Inputs")
 Value = TypeVar("Value")
 
 _UNLIMITED = 2**15
@@ -104,6 +114,60 @@ class FairThreads:
                 f"your other requests have kept the service busy for {self._seconds:g} s",
                 hint="try again, with fewer at once",
             ) from None
+
+
+_threads: ContextVar[FairThreads] = ContextVar("threads")
+"""Of the gateway that answers the present request."""
+
+
+class FairRoute(APIRoute):
+    """The route class of all routers. It changes plain functions only; their `tenant` says whose they are."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return what answers a request."""
+        call = self.dependant.call
+        assert call is not None
+        if not iscoroutinefunction(call):
+            self.dependant.call = _as_coroutine(call)
+        handler = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            _threads.set(request.app.state.route_threads)
+            return await handler(request)
+
+        return answer
+
+
+async def in_turn(
+    tenant_id: str, call: Callable[Inputs, Value], *args: Inputs.args, **kwargs: Inputs.kwargs
+) -> Value:
+    """Return what `call` returns, run in one of the tenant's threads.
+
+    Raises:
+        ServiceUnavailableError: It did not begin or return in time, for instance because the disk hangs.
+    """
+    return await _threads.get().run(tenant_id, partial(call, *args, **kwargs))
+
+
+async def read_now(
+    tenant_id: str, read: Callable[Inputs, Value], *args: Inputs.args, **kwargs: Inputs.kwargs
+) -> Value:
+    """As `in_turn`, for reads that nearly every request needs: at once if all of it is cached.
+
+    Then it takes less time than switching threads. `read` may be begun twice.
+    """
+    try:
+        with cached_only():
+            return read(*args, **kwargs)
+    except NotCachedError:
+        return await in_turn(tenant_id, read, *args, **kwargs)
+
+
+def _as_coroutine(call: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    async def run(**values: Any) -> Any:
+        return await in_turn(values["tenant"].tenant_id, call, **values)
+
+    return run
 
 
 def _settle(future: asyncio.Future[None]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from fastapi import APIRouter, Request
 
 from backend.gateway.dependencies import Tenant
-from backend.gateway.fair_routes import FairRoute
+from backend.gateway.fair_threads import FairRoute
 from backend.gateway.wiring import parts_of
 from tinkergym.schema.summaries import KeyList, KeyView, UsageView
 

@@ -7,8 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request
 
 from backend.gateway.dependencies import Body, Tenant, aside, body_of, describes, refuse_many_values
-from backend.gateway.fair_routes import FairRoute
-from backend.gateway.fair_threads import FairThreads
+from backend.gateway.fair_threads import FairRoute, FairThreads
 from backend.gateway.wiring import parts_of
 from backend.store.uploads import ChunkSummary, Uploads, read_chunk
 from tinkergym.errors import PayloadTooLargeError

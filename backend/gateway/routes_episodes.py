@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from pydantic_core import from_json
 
 from backend.gateway.dependencies import Body, Tenant, aside, body_of, describes, refuse_many_values
-from backend.gateway.fair_routes import FairRoute, in_turn
+from backend.gateway.fair_threads import FairRoute, in_turn
 from backend.gateway.pool_choice import job_and_pool
 from backend.gateway.wiring import GatewayParts, parts_of
 from backend.store.store import PoolRecord, TenantStore

@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from backend.evaluations.playing import CrossPlayOfJob, Evaluations, Playable, StoredBranch
 from backend.external.urls import is_remote
 from backend.gateway.dependencies import Tenant, body_of, describes, key_of, own_url
-from backend.gateway.fair_routes import FairRoute, in_turn
+from backend.gateway.fair_threads import FairRoute, in_turn
 from backend.gateway.wiring import parts_of
 from backend.lines_response import LinesResponse
 from backend.store.store import TenantStore

@@ -8,8 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request, Response
 
 from backend.gateway.dependencies import Body, Tenant, body_of, describes
-from backend.gateway.fair_routes import FairRoute
-from backend.gateway.fair_threads import FairThreads
+from backend.gateway.fair_threads import FairRoute, FairThreads
 from backend.gateway.wiring import GatewayParts, parts_of
 from backend.store.images import Check, Images
 from backend.store.store import TenantStore

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 
 from backend.gateway.dependencies import Tenant, body_of, describes
-from backend.gateway.fair_routes import FairRoute, in_turn
+from backend.gateway.fair_threads import FairRoute, in_turn
 from backend.gateway.visible import shown_to
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.updates import UpdateRequest

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from backend.admission.request_bounds import refuse_many_images
 from backend.gateway.dependencies import NumberPath, Tenant, body_of, describes
-from backend.gateway.fair_routes import FairRoute, in_turn
+from backend.gateway.fair_threads import FairRoute, in_turn
 from backend.gateway.pool_choice import job_and_pool
 from backend.gateway.visible import shown_to
 from backend.gateway.wiring import GatewayParts, parts_of

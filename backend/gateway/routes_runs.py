@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from backend.gateway.dependencies import NumberQuery, Tenant
-from backend.gateway.fair_routes import FairRoute
+from backend.gateway.fair_threads import FairRoute
 from backend.gateway.visible import shown_to
 from backend.gateway.wiring import parts_of
 from backend.store.blobs import MANIFEST, BlobMissingError, Blobs, checkpoint_key

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import StreamingResponse
 
 from backend.gateway.dependencies import Tenant, body_of, describes
-from backend.gateway.fair_routes import FairRoute
+from backend.gateway.fair_threads import FairRoute
 from backend.gateway.sample_dispatch import begin_sampling
 from backend.lines_response import LinesResponse
 from tinkergym.schema.sampling import SampleBatch

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from backend.gateway.dependencies import NumberQuery, Tenant
-from backend.gateway.fair_routes import FairRoute
+from backend.gateway.fair_threads import FairRoute
 from backend.gateway.visible import shown_to
 from backend.gateway.wiring import parts_of
 from tinkergym.schema.events import EvaluationEvent

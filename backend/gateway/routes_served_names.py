@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 
 from backend.gateway.dependencies import Tenant, body_of, describes
-from backend.gateway.fair_routes import FairRoute, in_turn
+from backend.gateway.fair_threads import FairRoute, in_turn
 from backend.gateway.wiring import parts_of
 from tinkergym.schema.refusals import Refusal
 from tinkergym.schema.served_names import Promotion, ServedName, ServedNames, name_fault

@@ -13,8 +13,7 @@ from pydantic import Field
 
 from backend.admission.offered_models import require_offered
 from backend.gateway.dependencies import Tenant, body_of, describes, key_of
-from backend.gateway.fair_routes import FairRoute, in_turn
-from backend.gateway.fair_threads import FairThreads
+from backend.gateway.fair_threads import FairRoute, FairThreads, in_turn
 from backend.gateway.visible import disk_trouble, shown_to
 from backend.gateway.wiring import GatewayParts, parts_of
 from backend.store.service_parts import CLUSTER, lost_pools, pool_part

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from backend.gateway.dependencies import NumberQuery, Tenant
 from backend.gateway.episode_index import EpisodeIndex, EpisodeRow, RowPage, rows_of, says
-from backend.gateway.fair_routes import FairRoute
+from backend.gateway.fair_threads import FairRoute
 from backend.gateway.issued_requests import issued
 from backend.gateway.wiring import parts_of
 from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes

@@ -13,7 +13,7 @@ from fastapi import Request
 
 from backend.admission.request_bounds import refuse_too_many_logprobs
 from backend.gateway.dependencies import key_of
-from backend.gateway.fair_routes import in_turn, read_now
+from backend.gateway.fair_threads import in_turn, read_now
 from backend.gateway.pool_choice import pools_at_hand, want_pool
 from backend.gateway.wiring import parts_of
 from backend.store.key_rates import KeyRate

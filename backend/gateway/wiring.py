@@ -18,7 +18,7 @@ from backend.fairness.turns import Turns
 from backend.gateway.episode_index import EpisodeIndex
 from backend.gateway.event_chains import EventChains
 from backend.gateway.event_tail import EventTail
-from backend.gateway.fair_routes import in_turn, read_now
+from backend.gateway.fair_threads import in_turn, read_now
 from backend.gateway.key_watch import KeyWatch
 from backend.gateway.operator_key import OperatorKey
 from backend.gateway.pool_proofs import PoolProofs

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fastapi import APIRouter, Request
 
 from backend.gateway.dependencies import Tenant
-from backend.gateway.fair_routes import FairRoute, in_turn
+from backend.gateway.fair_threads import FairRoute, in_turn
 from backend.gateway.wiring import GatewayParts, parts_of
 from backend.openai_api.served_policies import served_policy
 from backend.store.store import TenantStore

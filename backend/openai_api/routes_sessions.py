@@ -9,8 +9,7 @@ from typing import Annotated, TypeVar
 from fastapi import APIRouter, Query, Request, Response
 
 from backend.gateway.dependencies import Tenant, key_of, own_url
-from backend.gateway.fair_routes import FairRoute, in_turn
-from backend.gateway.fair_threads import FairThreads
+from backend.gateway.fair_threads import FairRoute, FairThreads, in_turn
 from backend.openai_api.program_sessions import PREFIX, OpenedSession, ProgramSessions
 from backend.store.store import TenantStore
 from tinkergym.errors import ConflictError

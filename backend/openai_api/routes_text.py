@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import StreamingResponse
 
 from backend.gateway.dependencies import Tenant, body_of, describes
-from backend.gateway.fair_routes import FairRoute, in_turn
+from backend.gateway.fair_threads import FairRoute, in_turn
 from backend.openai_api.sampled import completions_of
 from backend.openai_api.served_policies import served_policy
 from backend.openai_api.sse import streamed

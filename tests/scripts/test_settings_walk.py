@@ -7,7 +7,7 @@ from scripts.settings_walk import WALKS, classes_asked, walked
 
 @pytest.mark.parametrize(
     ("title", "most"),
-    [("from client.train to the loop", (27, 10, 4)), ("inside Admission.check", (15, 8, 3))],
+    [("from client.train to the loop", (25, 10, 4)), ("inside Admission.check", (15, 8, 3))],
 )
 def test_takes_settings_through_few_files(title, most):
     found = walked(WALKS[title])

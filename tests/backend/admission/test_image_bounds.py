@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from backend.admission.datasets import datasets_fit
+from backend.admission.model_inputs import datasets_fit
 from backend.admission.preflight import Preflight
 from backend.admission.request_bounds import refuse_many_images
 from backend.config import GatewayLimits, ServiceConfig

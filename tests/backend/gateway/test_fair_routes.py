@@ -9,8 +9,7 @@ import pytest
 from fastapi import APIRouter, Depends, FastAPI
 
 from backend.gateway import app
-from backend.gateway.fair_routes import FairRoute
-from backend.gateway.fair_threads import FairThreads
+from backend.gateway.fair_threads import FairRoute, FairThreads
 from backend.store.keys import KeyStore
 from backend.store.tenant import TenantStore
 from tinkergym.errors import ServiceUnavailableError

@@ -4,7 +4,7 @@ from datetime import date
 
 import pytest
 
-from backend.admission.template_settings import template_is_settled
+from backend.admission.model_inputs import template_is_settled
 from backend.testing.scripted_catalog import ScriptedCatalog
 from tests.backend.admission.packs import admit, facts, spec
 from tinkergym.errors import TemplateError, TinkerGymError
