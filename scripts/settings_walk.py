@@ -20,7 +20,7 @@ PATHS = [path for package in ("tinkergym", "backend") for path in sorted((ROOT /
 CARRIERS = {"env", "settings", "env_kwargs", "body", "spec", "lease", "adapter", "algorithm"}
 WALKS = {
     "from client.train to the loop": (
-        "tinkergym.remote.client:Client.train",
+        "tinkergym.remote.job_starter:JobStarter.train",
         "backend.gateway.routes_jobs:create_job",  # Over HTTP.
         "backend.workers.pool_jobs:PoolJobs._loop",  # Through the store.
     ),

@@ -9,10 +9,14 @@ from typing import Any
 from tinkergym.algorithms import GRPO
 from tinkergym.errors import InvalidRequestError
 from tinkergym.recording.agent_program import AgentProgram, Play, ProgramSession
+from tinkergym.remote.client_evaluations import with_tasks
+from tinkergym.remote.user_files import with_template_read
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.seats import Train
+from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.names import PROGRAM, local_id
-from tinkergym.schema.parsing import environment_ref
+from tinkergym.schema.parsing import environment_ref, parse_spec
+from tinkergym.tasks.pinned import named_hash
 from tinkergym.tasks.source import TaskSource
 
 Tasks = TaskSource | Sequence[Any] | Mapping[str, Sequence[Any]] | None
@@ -145,3 +149,29 @@ def program_settings(roles: Mapping[str, Any] | None, settings: Mapping[str, Any
         "rollout": "client",
         "kind": "rl",
     }
+
+
+def program_job(
+    make: MakeProgram, roles: Mapping[str, Any] | None, settings: Mapping[str, Any], chosen: dict[str, Any]
+) -> JobSpec:
+    """Return the specification of a job that trains a program.
+
+    Args:
+        make: Creates the program.
+        roles: Who answers, by role.
+        settings: What the caller chose besides.
+        chosen: Model and steps.
+
+    Raises:
+        InvalidRequestError: A setting is invalid.
+    """
+    environment = program_ref(make.play)
+    wanted = with_template_read(program_settings(roles, settings) | chosen)
+    spec = parse_spec(
+        {**wanted, "environment": environment},
+        arguments=("play", "tasks", "roles", "strict"),
+        chosen=settings,
+    )
+    assert spec.played, "it is an RL job"
+    hashes = named_hash(environment.id, make(environment))
+    return with_tasks(make, spec.played.model_copy(update={"environment_data": hashes}))

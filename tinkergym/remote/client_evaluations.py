@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from typing import Any
+from typing import Any, TypeVar
 
 from tinkergym.errors import InvalidRequestError, TinkerGymError
 from tinkergym.remote.preflight import check_environment
@@ -21,10 +21,12 @@ from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.training_spec import TrainingSpec
 from tinkergym.schema.names import LOCAL
+from tinkergym.schema.refusals import Refusal
 from tinkergym.schema.views import RendererBundle
 from tinkergym.tasks.overlap import overlap_of
 
 Source = Callable[..., Any]
+Evaluated = TypeVar("Evaluated", bound=EvaluatedSpec)
 
 
 def sources_in(evaluate: object) -> list[Source]:
@@ -84,6 +86,18 @@ def check(make_env: MakeEnv, spec: TrainingSpec, bundle: RendererBundle) -> None
         except TinkerGymError as error:
             error.field = "evaluate"
             raise
+
+
+def with_tasks(make_env: MakeEnv, spec: Evaluated) -> Evaluated:
+    """Return a job's settings with the tasks of its evaluations.
+
+    Raises:
+        TinkerGymError: An environment cannot be created, or an evaluation has too few tasks.
+    """
+    noted = spec.with_evaluated_tasks(tasks_in(make_env, spec))
+    if isinstance(noted, Refusal):
+        raise noted.error()
+    return noted
 
 
 def tasks_in(make_env: MakeEnv, spec: EvaluatedSpec) -> dict[str, EvaluatedTasks]:

@@ -16,6 +16,7 @@ from typing import Any
 from tinkergym.display.progress import duration
 from tinkergym.errors import JobFailedError, TinkerGymError
 from tinkergym.remote.job import Job
+from tinkergym.remote.job_starter import JobStarter
 from tinkergym.schema.events import Event, JobState, StateEvent, StepEvent
 from tinkergym.schema.jobs.dataset import DatasetSpec
 from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
@@ -50,6 +51,17 @@ class Estimate:
     def __str__(self) -> str:
         time = duration(self.seconds)
         return f"{self.steps} steps, about {self.tokens:,} tokens, about {time} ({self.source})"
+
+
+class ProbeStarter(JobStarter):
+    """Starts a probe of each job, and remembers the job itself."""
+
+    wanted: JobSpec | None = None
+
+    def submit(self, spec: JobSpec) -> Job:
+        """Start a probe of a job."""
+        self.wanted = spec
+        return super().submit(probe_of(spec))
 
 
 def probe_of(spec: JobSpec) -> JobSpec:

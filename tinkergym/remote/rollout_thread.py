@@ -10,11 +10,16 @@ import uuid
 from collections.abc import Callable
 
 from tinkergym.errors import TinkerGymError
+from tinkergym.remote import client_evaluations
 from tinkergym.remote.process_end import before_the_end
+from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
+from tinkergym.remote.transport import Connection
 from tinkergym.rollout.play_list import MakeEnv, RolloutTransport, RolloutWorker
 from tinkergym.rollout.player import Recorder
+from tinkergym.schema.jobs.view import JobView
 
 _log = logging.getLogger(__name__)
+_MOST_EPISODES_AT_ONCE = 256
 
 
 class RolloutThread:
@@ -110,3 +115,29 @@ class RolloutThread:
 def worker_id(role: str) -> str:
     """Return a worker name that shows in the service's log where it runs."""
     return f"{role}-{socket.gethostname()[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
+def start_playing(
+    connection: Connection, view: JobView, make_env: MakeEnv, recorder: Recorder | None = None
+) -> RolloutThread:
+    """Start playing a job's episodes in this process.
+
+    Args:
+        connection: The connection to its service.
+        view: The job.
+        make_env: Creates the environment that a request names.
+        recorder: See `EpisodePlayer`.
+    """
+    played = view.spec.played
+    episodes = played.groups.episodes if played else client_evaluations.most_at_once(view.spec)
+    thread = RolloutThread(
+        HttpRolloutTransport(connection, Routes.of_gateway(view.job_id)),
+        make_env,
+        job_id=view.job_id,
+        # One more than a step has, so a request for episodes is always open. When this process is killed, the
+        # service sees it break and gives the episodes to the next client instead of waiting for the leases.
+        max_episodes=min(_MOST_EPISODES_AT_ONCE, episodes) + 1,
+        recorder=recorder,
+    )
+    thread.start()
+    return thread
