@@ -44,17 +44,9 @@ def keep_image(
         data: The file.
         check: Checks it; None decodes it in the child process.
     """
-    limits = parts.config.limits
     check = check or parts.image_check
-    Images(parts.config.images, tenant.images, room=parts.image_room, check=check).add(
-        sha256,
-        data,
-        most_bytes=limits.image_bytes,
-        most_pixels=limits.image_pixels,
-        most_in_all=limits.images_bytes,
-        most_images=limits.stored_images,
-        unfinished_since=tenant.unfinished_since(),
-    )
+    images = Images(parts.config.images, tenant.images, room=parts.image_room, check=check)
+    images.add(sha256, data, parts.config.limits)
 
 
 @router.get("/{sha256}", response_class=Response, responses={200: {"content": _FILE}})

@@ -12,7 +12,6 @@ from backend.gateway.wiring import GatewayParts, parts_of
 from backend.openai_api.served_policies import served_policy
 from backend.store.store import TenantStore
 from tinkergym.openai_api.chat_answer import ServedModel, ServedModels
-from tinkergym.schema.ids import policy_of
 from tinkergym.schema.served_names import ServedName
 
 router = APIRouter(prefix="/openai/v1", route_class=FairRoute)
@@ -75,11 +74,10 @@ def _policies(parts: GatewayParts, tenant: TenantStore) -> list[ServedModel]:
     lengths = _lengths(parts)
     return [
         ServedModel(
-            id=policy_of(job.job_id, agent),
-            created=int(job.created_at),
+            id=str(ref),
+            created=int(created_at),
             owned_by=tenant.tenant_id,
-            max_model_len=lengths.get(job.spec.for_agent(agent).model, 0),
+            max_model_len=lengths.get(model, 0),
         )
-        for job in tenant.list_jobs(limit=_MOST_JOBS)
-        for agent in (job.spec.trained_agents if len(job.spec.trained_agents) > 1 else [""])
+        for ref, model, created_at in tenant.newest_policies(_MOST_JOBS)
     ]

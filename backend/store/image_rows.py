@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, delete, func, select, update
 
 from backend.store.database import Database, write_row
-from backend.store.tables import images
+from backend.store.job_rows import FINAL_STATES
+from backend.store.tables import images, jobs
 
 _AT_ONCE = 500
 """Hashes per statement: databases bound their number."""
@@ -74,6 +75,15 @@ class ImageRows:
         query = select(func.count()).select_from(images).where(images.c.tenant_id == self.tenant_id)
         with self._db.read() as connection:
             return not connection.scalar(query)
+
+    def unfinished_since(self) -> float | None:
+        """Return when the tenant's oldest unfinished job was created, in Unix seconds; None without any."""
+        query = select(func.min(jobs.c.created_at)).where(
+            jobs.c.tenant_id == self.tenant_id, jobs.c.state.not_in(FINAL_STATES)
+        )
+        with self._db.read() as connection:
+            oldest: float | None = connection.scalar(query)
+        return oldest
 
     def remove(self, sha256: str) -> None:
         """Remove an image."""

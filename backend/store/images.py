@@ -35,6 +35,26 @@ class Check(Protocol):
         ...
 
 
+class ImageLimits(Protocol):
+    """What a tenant may store; `GatewayLimits` has these settings."""
+
+    @property
+    def image_bytes(self) -> int:
+        """Of one file."""
+
+    @property
+    def image_pixels(self) -> int:
+        """Of one image."""
+
+    @property
+    def images_bytes(self) -> int:
+        """Of all of the tenant's images."""
+
+    @property
+    def stored_images(self) -> int:
+        """How many it may have."""
+
+
 class Images:
     """One tenant's images."""
 
@@ -89,24 +109,17 @@ class Images:
         self,
         sha256: str,
         data: bytes | bytearray,
-        *,
-        most_bytes: int,
-        most_pixels: int,
-        most_in_all: int,
-        most_images: int,
-        unfinished_since: float | None,
+        limits: ImageLimits,
     ) -> None:
         """Store an image. One that is there already counts as used now.
+
+        To make room, images are deleted that were last used an hour before the tenant's oldest unfinished
+        job was created.
 
         Args:
             sha256: The hash of the file.
             data: A PNG, JPEG or WebP file.
-            most_bytes: Limit for the file's size.
-            most_pixels: Limit for the image's pixels.
-            most_in_all: Limit for all images of the tenant, in bytes.
-            most_images: Limit for the number of the tenant's images.
-            unfinished_since: When the tenant's oldest unfinished job was created, in Unix seconds; None if
-                there is none. Images last used an hour before may be deleted to make room.
+            limits: Of this image and of all that the tenant has.
 
         Raises:
             InvalidRequestError: The file does not match the hash.
@@ -121,10 +134,11 @@ class Images:
             )
         if not self.missing([sha256]):
             return
-        self._check(data, most_bytes=most_bytes, most_pixels=most_pixels)
-        if not self._room.take(self._rows.tenant_id, most_in_all, len(data)):
-            since = self._rows.now() if unfinished_since is None else unfinished_since
-            self._make_room(len(data), most_in_all, most_images, before=since - _LATELY_SECONDS)
+        self._check(data, most_bytes=limits.image_bytes, most_pixels=limits.image_pixels)
+        if not self._room.take(self._rows.tenant_id, limits.images_bytes, len(data)):
+            since = self._rows.unfinished_since()
+            before = (self._rows.now() if since is None else since) - _LATELY_SECONDS
+            self._make_room(len(data), limits.images_bytes, limits.stored_images, before=before)
         self._blobs.put(sha256, data)
         self._rows.add([ImageRow(sha256=sha256, bytes=len(data), used_at=self._rows.now())])
 

@@ -101,11 +101,6 @@ class PolicyStore:
             )
         return True
 
-    def versions_in_use(self, job_id: str, agent: str = NO_AGENT) -> set[int]:
-        """Return the versions of the job's policy that other unfinished jobs need, or names serve."""
-        with self._db.read() as connection:
-            return versions_in_use(connection, job_id, agent)
-
     def policies_of(self, job_id: str) -> dict[str, str]:
         """Return the ids of the policies that a job trains, by agent; "" is the agent of a single policy."""
         with self._db.read() as connection:

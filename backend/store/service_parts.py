@@ -1,14 +1,14 @@
-"""Which parts of the service are alive, where pools listen, and for which models a pool is wanted."""
+"""Which parts of the service are alive, where pools and engine hosts listen, and which pools are wanted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import ColumnElement, Table, delete, select, update
 
 from backend.store.database import Database, write_row
-from backend.store.job_rows import PoolRecord, RefusedPool
-from backend.store.tables import parts, pools, refused_pools, wanted_pools
+from backend.store.job_rows import EngineHostRecord, PoolRecord, RefusedPool
+from backend.store.tables import engine_hosts, parts, pools, refused_pools, wanted_pools
 from tinkergym.schema.events import ErrorView
 
 _POOL = "pool:"
@@ -53,8 +53,37 @@ class PartStore:
 
     def remove_pool(self, pool_id: str) -> str | None:
         """Remove a pool; returns its URL, None if it is not registered."""
+        return self._removed(pools, pools.c.pool_id == pool_id)
+
+    def register_engine_host(
+        self, engine_id: str, *, pool_id: str, model: str, node: str, url: str, now: float
+    ) -> None:
+        """Record that an engine host serves; recording again replaces it. Its pool alone knows its token."""
+        row = {"pool_id": pool_id, "model": model, "node": node, "url": url, "seen_at": now}
         with self._db.write() as connection:
-            gone = delete(pools).where(pools.c.pool_id == pool_id).returning(pools.c.url)
+            write_row(connection, engine_hosts, {"engine_id": engine_id}, row)
+
+    def touch_engine_host(self, engine_id: str, now: float, memory_bytes: int) -> None:
+        """Record that an engine host is alive; does nothing if it is not (or no longer) recorded."""
+        mine = engine_hosts.c.engine_id == engine_id
+        row = {"seen_at": now, "memory_bytes": memory_bytes}
+        with self._db.write() as connection:
+            connection.execute(update(engine_hosts).where(mine).values(row))
+
+    def remove_engine_host(self, engine_id: str) -> str | None:
+        """Remove an engine host; returns its URL, None if it is not recorded."""
+        return self._removed(engine_hosts, engine_hosts.c.engine_id == engine_id)
+
+    def engine_hosts(self) -> list[EngineHostRecord]:
+        """Return all engine hosts, sorted by model and name."""
+        order = engine_hosts.c.model, engine_hosts.c.engine_id
+        with self._db.read() as connection:
+            rows = connection.execute(select(engine_hosts).order_by(*order))
+            return [EngineHostRecord(**row._mapping) for row in rows]
+
+    def _removed(self, table: Table, which: ColumnElement[bool]) -> str | None:
+        with self._db.write() as connection:
+            gone = delete(table).where(which).returning(table.c.url)
             return connection.execute(gone).scalar_one_or_none()
 
     def silence_pools(self) -> None:

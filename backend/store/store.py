@@ -15,7 +15,6 @@ from sqlalchemy import select
 from backend.errors import ConfigError
 from backend.store.copied_runs import add_copied_run
 from backend.store.database import Database, SchedulerLock
-from backend.store.engine_hosts import EngineHostStore
 from backend.store.episodes import EpisodeStore
 from backend.store.job_rows import (
     MOST_QUEUE_REASON,
@@ -65,7 +64,6 @@ class ServiceStore(
     FactStore,
     PolicyCallStore,
     PartStore,
-    EngineHostStore,
     SecretRows,
 ):
     """The store as the scheduler, job loops and pools see it."""

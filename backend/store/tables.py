@@ -6,6 +6,8 @@ whole trajectory, because nothing in the service asks for single tokens.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -23,6 +25,7 @@ from sqlalchemy import (
     false,
     text,
 )
+from sqlalchemy.types import TypeEngine
 
 _LONG = BigInteger().with_variant(Integer(), "sqlite")
 """64 bits: SQLite's integers always have them, and only a plain INTEGER may be its row number."""
@@ -264,29 +267,34 @@ secrets = Table(
     Column("stored_at", Float, nullable=False),
 )
 
+
+def _address(size: TypeEngine[int]) -> tuple[Column[Any], ...]:
+    """Return what pools and engine hosts have in common."""
+    return (
+        Column("model", String, nullable=False),
+        Column("url", String, nullable=False),
+        Column("seen_at", Float, nullable=False),
+        # Of a pool with its environment workers; 0 while unknown.
+        Column("memory_bytes", size, nullable=False, server_default="0"),
+    )
+
+
 pools = Table(
     "pools",
     metadata,
     Column("pool_id", String, primary_key=True),
-    Column("model", String, nullable=False),
-    Column("url", String, nullable=False),
+    *_address(_LONG),
     Column("token", String, nullable=False),
-    Column("seen_at", Float, nullable=False),
-    # With its environment workers; 0 while unknown.
-    Column("memory_bytes", _LONG, nullable=False, server_default="0"),
 )
 
 engine_hosts = Table(
     "engine_hosts",
     metadata,
     Column("engine_id", String, primary_key=True),
+    *_address(BigInteger()),
     Column("pool_id", String, nullable=False),
-    Column("model", String, nullable=False),
     # The address of the machine; empty on a service's only one.
     Column("node", String, nullable=False),
-    Column("url", String, nullable=False),
-    Column("seen_at", Float, nullable=False),
-    Column("memory_bytes", BigInteger, nullable=False, server_default="0"),
 )
 
 wanted_pools = Table(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, select, update
+from sqlalchemy import Connection, Row, delete, select, update
 
 from backend.store import lifecycle
 from backend.store.database import Database, write_row
@@ -52,9 +52,6 @@ from tinkergym.schema.events import (
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.spec import JobSpec, stored_spec
 from tinkergym.schema.jobs.view import INSTALLED_PACKS, InstalledPack, JobView
-
-_PAGE_CHARACTERS = 4 * 2**20
-"""Size limit for the specs of jobs listed together, which need several times that while being sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,27 +202,6 @@ class TenantStore(TenantRuns, TenantLists):
         with self._db.read() as connection:
             row = self._of_key(connection, idempotency_key)
             return None if row is None or not _was_sent(row, request_sha256) else job_view(row)
-
-    def list_jobs(self, limit: int = 50, before: str = "") -> list[JobView]:
-        """Return jobs, newest first; `before` is the last job id of the previous page.
-
-        Large jobs may make a page shorter than `limit`; only an empty page is the end.
-
-        Raises:
-            NotFoundError: `before` is not a job of this tenant.
-        """
-        with self._db.read() as connection:
-            query = select(jobs).where(jobs.c.tenant_id == self.tenant_id)
-            if before:
-                query = query.where(jobs.c.number < self._own(connection, before).number)
-            page: list[JobView] = []
-            size = 0
-            for row in connection.execute(query.order_by(jobs.c.number.desc()).limit(limit)):
-                size += len(row.spec) + len(row.updates)
-                if page and size > _PAGE_CHARACTERS:
-                    break
-                page.append(job_view(row))
-            return page
 
     def get_job(self, job_id: str) -> JobView:
         """Return one job.
@@ -395,15 +371,6 @@ class TenantStore(TenantRuns, TenantLists):
         with self._db.read() as connection:
             unfinished = self._unfinished(connection)
         return {data_id for _, spec in unfinished for data_id in spec.datasets.values()}
-
-    def unfinished_since(self) -> float | None:
-        """Return when the oldest unfinished job was created, in Unix seconds; None if there is none."""
-        query = select(func.min(jobs.c.created_at)).where(
-            jobs.c.tenant_id == self.tenant_id, jobs.c.state.not_in(FINAL_STATES)
-        )
-        with self._db.read() as connection:
-            oldest: float | None = connection.scalar(query)
-        return oldest
 
     def get_job_and_worker(self, job_id: str) -> tuple[JobView, str | None]:
         """Return a job and the worker (a pool id) that holds it now.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -12,8 +13,9 @@ from sqlalchemy import Connection, Row, case, func, select, true, update
 
 from backend.store.database import Database
 from backend.store.job_rows import FINAL_STATES
-from backend.store.tables import events, jobs
+from backend.store.tables import events, job_policies, jobs, policies
 from tinkergym.schema.events import JobState
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.summaries import (
     MOST_SORTED,
     JobLabels,
@@ -66,6 +68,31 @@ class TenantLists:
         ).all():
             yield from (row.number for row in page if _matches(query, row))
             older = page[-1].number
+
+    def newest_policies(self, jobs_at_most: int) -> list[tuple[PolicyRef, str, float]]:
+        """Return the policies of the newest jobs, with base model and when the job was created, newest first.
+
+        The only policy of a job is named by the job alone.
+        """
+        mine = select(jobs.c.number).where(jobs.c.tenant_id == self.tenant_id)
+        query = (
+            select(jobs.c.job_id, jobs.c.created_at, job_policies.c.agent, policies.c.model)
+            .join(job_policies, job_policies.c.job_id == jobs.c.job_id)
+            .join(policies, policies.c.policy_id == job_policies.c.policy_id)
+            .where(jobs.c.number.in_(mine.order_by(jobs.c.number.desc()).limit(jobs_at_most)))
+            .order_by(jobs.c.number.desc(), job_policies.c.agent)
+        )
+        with self._db.read() as connection:
+            rows = connection.execute(query).all()
+        of_job = Counter(row.job_id for row in rows)
+        return [
+            (
+                PolicyRef(owner=row.job_id, agent=row.agent * (of_job[row.job_id] > 1)),
+                row.model,
+                row.created_at,
+            )
+            for row in rows
+        ]
 
     def usage(self, *, of_all: bool = False) -> list[ModelUsage]:
         """Return what jobs have used, by model; with `of_all` those of every tenant."""

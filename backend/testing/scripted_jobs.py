@@ -30,6 +30,7 @@ from tinkergym.schema.events import (
 from tinkergym.schema.ids import PolicyRef, policy_of
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
+from tinkergym.schema.summaries import JobQuery
 
 POOL = "scripted"
 _LEASE_SECONDS = 86_400.0
@@ -103,8 +104,9 @@ class ScriptedJobs:
             return self._jobs.setdefault(job_id, ScriptedJob(job_id, self._store, self._tenant))
 
     def newest_first(self) -> list[JobView]:
-        """Return all jobs."""
-        return self._store.tenant(self._tenant).list_jobs(_ALL)
+        """Return the newest jobs."""
+        tenant = self._store.tenant(self._tenant)
+        return [tenant.get_job(one.job_id) for one in tenant.summaries(JobQuery()).jobs]
 
     def newest_version(self, policy: str) -> int:
         """Return the newest version of a policy; 0 for a model."""

@@ -30,16 +30,7 @@ class PoolImages:
 
     def add(self, tenant: str, sha256: str, data: bytes) -> ImageKept:
         """Store an image for the tenant."""
-        limits = self._config.limits
-        self._images(tenant).add(
-            sha256,
-            data,
-            most_bytes=limits.image_bytes,
-            most_pixels=limits.image_pixels,
-            most_in_all=limits.images_bytes,
-            most_images=limits.stored_images,
-            unfinished_since=self._tenant_store(tenant).unfinished_since(),
-        )
+        self._images(tenant).add(sha256, data, self._config.limits)
         return ImageKept(sha256=sha256)
 
     def _images(self, tenant: str) -> Images:

@@ -72,15 +72,7 @@ def test_keeps_what_the_client_read_of_its_environment(admitted):
 def test_holds_dataset_to_the_operators_limit_on_images(admitted, images):
     config, files = admitted.config, [picture(number) for number in range(images)]
     for one in files:
-        admitted.images.add(
-            one.sha256,
-            one.data,
-            most_bytes=10**6,
-            most_pixels=10**6,
-            most_in_all=10**7,
-            most_images=10,
-            unfinished_since=None,
-        )
+        admitted.images.add(one.sha256, one.data, config.limits)
     spans = [{"sha256": one.sha256, "start": place, "end": place + 1} for place, one in enumerate(files)]
     record = {"token_ids": [1] * (images + 1), "trained": [[images, images + 1]], "images": spans}
     body = DataChunk(kind="sft", records=[[record]]).model_dump_json().encode()

@@ -17,14 +17,6 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.data import DataChunk, DataManifest
 from tinkergym.schema.jobs.dataset import SFTSpec
 
-ROOM = {
-    "most_bytes": 10**6,
-    "most_pixels": 10**6,
-    "most_in_all": 10**7,
-    "most_images": 10,
-    "unfinished_since": None,
-}
-
 
 def test_accepts_as_many_images_as_the_limit():
     refuse_many_images(3, 3, field="images")
@@ -62,7 +54,7 @@ def uploaded(blobs, kept, images):
     uploads = Uploads(blobs, "ada")
     files = [picture(number) for number in range(max(images))]
     for file in files:
-        kept.add(file.sha256, file.data, **ROOM)
+        kept.add(file.sha256, file.data, GatewayLimits())
     chunks = [chunk(files[:count]) for count in images]
     for body in chunks:
         uploads.add_chunk(hashlib.sha256(body).hexdigest(), body, most_bytes=10**6)

@@ -13,6 +13,7 @@ from backend.errors import ConfigError
 from backend.store import sqlite_file
 from backend.store.store import Store
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError, StorageFullError
+from tinkergym.schema.summaries import JobQuery
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_names_full_disk_and_keeps_what_was_saved(store, url, spec):
                 cramped.create_job(spec, {})
     finally:
         event.remove(Engine, "connect", few_pages)
-    jobs = store.tenant("ada").list_jobs(limit=500)
+    jobs = store.tenant("ada").summaries(JobQuery(limit=500)).jobs
     assert jobs[-1].job_id == kept
     assert len(jobs) < 500
     assert store.tenant("ada").create_job(spec, {}).state == "queued"
@@ -65,7 +66,7 @@ def test_names_the_database_whose_disk_fails(store, url, spec, tmp_path):
             tenant.create_job(spec, {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert len(tenant.list_jobs()) == 1
+    assert len(tenant.summaries(JobQuery()).jobs) == 1
 
 
 def test_calls_locked_database_unavailable_and_not_broken(store, url, spec, monkeypatch, tmp_path):
@@ -75,7 +76,7 @@ def test_calls_locked_database_unavailable_and_not_broken(store, url, spec, monk
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(ServiceUnavailableError):
         waiting.tenant("ada").create_job(spec, {})
-    assert waiting.tenant("ada").list_jobs() == []  # reading goes on
+    assert waiting.tenant("ada").summaries(JobQuery()).jobs == []  # reading goes on
     other.execute("ROLLBACK")
     assert waiting.tenant("ada").create_job(spec, {}).state == "queued"
 

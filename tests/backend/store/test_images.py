@@ -1,5 +1,6 @@
 import hashlib
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,9 +11,7 @@ from backend.testing.counting_blobs import CountingBlobs
 from tests.backend.vlm import picture
 from tinkergym.errors import InvalidImageError, InvalidRequestError, NotFoundError, PayloadTooLargeError
 
-SOME = {"most_bytes": 100_000, "most_pixels": 10_000, "most_in_all": 10**6, "most_images": 1000}
-
-
+LIMITS = {"image_bytes": 100_000, "image_pixels": 10_000, "images_bytes": 10**6, "stored_images": 1000}
 NOW = 1e9
 
 
@@ -42,8 +41,21 @@ def used(store):
     return at
 
 
+@pytest.fixture
+def unfinished(store, spec, clock):
+    """Let ada have an unfinished job since some time."""
+
+    def since(seconds):
+        clock.now = seconds
+        job = store.tenant("ada").create_job(spec, {})
+        clock.now = NOW
+        return job.job_id
+
+    return since
+
+
 def add(images, file, **limits):
-    images.add(file.sha256, file.data, **{"unfinished_since": None, **SOME, **limits})
+    images.add(file.sha256, file.data, SimpleNamespace(**LIMITS | limits))
 
 
 def test_keeps_image_private_to_tenant_and_readable_for_every_worker(blobs, images_of):
@@ -63,52 +75,55 @@ def test_keeps_image_private_to_tenant_and_readable_for_every_worker(blobs, imag
 def test_rejects_an_image_that_is_invalid_or_misnamed(blobs, images_of):
     images = images_of("ada")
     with pytest.raises(InvalidRequestError, check=lambda error: error.code == "wrong_hash"):
-        images.add(picture(2).sha256, picture(1).data, unfinished_since=None, **SOME)
+        images.add(picture(2).sha256, picture(1).data, SimpleNamespace(**LIMITS))
     broken = picture(1).data[:-30]
     with pytest.raises(InvalidImageError):
-        images.add(hashlib.sha256(broken).hexdigest(), broken, unfinished_since=None, **SOME)
-    for limit in ({"most_bytes": 100}, {"most_pixels": 64 * 63}):
+        images.add(hashlib.sha256(broken).hexdigest(), broken, SimpleNamespace(**LIMITS))
+    for limit in ({"image_bytes": 100}, {"image_pixels": 64 * 63}):
         with pytest.raises(InvalidImageError):
             add(images, picture(1), **limit)
     assert blobs.files() == []
 
 
-def test_keeps_a_tenants_share_and_evicts_old_images_where_allowed(images_of, used):
+def test_keeps_a_tenants_share_and_evicts_old_images_where_allowed(images_of, used, store, unfinished):
     images = images_of("ada")
     room = len(picture(1).data) + len(picture(2).data)
     add(images, picture(1))
     add(images, picture(2))
     with pytest.raises(PayloadTooLargeError):
-        add(images, picture(3), most_in_all=room)
+        add(images, picture(3), images_bytes=room)
     used(picture(1), 0.0)
+    job_id = unfinished(1.0)
     with pytest.raises(PayloadTooLargeError):
-        add(images, picture(3), most_in_all=room + 500, unfinished_since=1.0)
-    add(images, picture(3), most_in_all=room + 500)
+        add(images, picture(3), images_bytes=room + 500)
+    store.tenant("ada").request_cancel(job_id)
+    add(images, picture(3), images_bytes=room + 500)
     assert images.missing(picture(n).sha256 for n in (1, 2, 3)) == [picture(1).sha256]
     # What is there already needs no room.
-    add(images, picture(2), most_in_all=0)
+    add(images, picture(2), images_bytes=0)
 
 
 @pytest.mark.parametrize("use", ["missing", "require", "add"])
 def test_counts_an_image_that_is_used_again_as_new(use, images_of, used):
     images = images_of("ada")
-    add(images, picture(1), most_images=1)
+    add(images, picture(1), stored_images=1)
     used(picture(1), 0.0)
     if use == "add":
         add(images, picture(1))
     else:
         getattr(images, use)([picture(1).sha256])
     with pytest.raises(PayloadTooLargeError):
-        add(images, picture(2), most_images=1)
+        add(images, picture(2), stored_images=1)
 
 
 @pytest.mark.parametrize(("hours", "stays"), [(3.5, True), (2.5, True), (0.5, False)])
-def test_keeps_image_that_an_unfinished_job_can_need(hours, stays, images_of, used):
+def test_keeps_image_that_an_unfinished_job_can_need(hours, stays, images_of, used, unfinished):
     add(images_of("ada"), picture(1))
     used(picture(1), NOW - 3 * 3600)
+    unfinished(NOW - hours * 3600)
     refused = pytest.raises(PayloadTooLargeError) if stays else nullcontext()
     with refused:
-        add(images_of("ada"), picture(2), most_images=1, unfinished_since=NOW - hours * 3600)
+        add(images_of("ada"), picture(2), stored_images=1)
     assert (images_of("ada").missing([picture(1).sha256]) == []) is stays
 
 
@@ -117,7 +132,7 @@ def test_leaves_room_for_further_images_by_deleting_longest_unused_ones(images_o
     for number in range(16):
         add(images, picture(number))
         used(picture(number), number)
-    add(images_of("ada"), picture(16), most_images=16)
+    add(images_of("ada"), picture(16), stored_images=16)
     assert images.missing(picture(number).sha256 for number in range(17)) == [
         picture(number).sha256 for number in range(3)
     ]
@@ -125,12 +140,12 @@ def test_leaves_room_for_further_images_by_deleting_longest_unused_ones(images_o
 
 def test_bounds_number_of_a_tenants_images_however_small(images_of, used):
     images = images_of("ada")
-    add(images, picture(1), most_images=1)
+    add(images, picture(1), stored_images=1)
     with pytest.raises(PayloadTooLargeError) as caught:
-        add(images, picture(2), most_images=1)  # the first is too new to go
+        add(images, picture(2), stored_images=1)  # the first is too new to go
     assert caught.value.field == "images"
     used(picture(1), 0.0)
-    add(images, picture(2), most_images=1)
+    add(images, picture(2), stored_images=1)
     assert images.missing([picture(1).sha256, picture(2).sha256]) == [picture(1).sha256]
 
 
@@ -140,7 +155,7 @@ def test_keeps_share_without_looking_at_all_images_every_time(blobs, images_of):
     added = 0
     with pytest.raises(PayloadTooLargeError):
         for number in range(40):
-            add(images_of("ada", room=room), picture(number), most_in_all=30 * size)
+            add(images_of("ada", room=room), picture(number), images_bytes=30 * size)
             added += 1
     assert sum(file.bytes for file in blobs.files()) <= 30 * size
     assert 30 <= added < 40
@@ -153,7 +168,7 @@ def test_keeps_several_processes_within_the_share_together(blobs, images_of):
     with pytest.raises(PayloadTooLargeError):
         for number in range(40):
             images = images_of("ada", room=rooms[number % 4])
-            add(images, picture(number), most_in_all=20 * size)
+            add(images, picture(number), images_bytes=20 * size)
     assert sum(file.bytes for file in blobs.files()) <= 20 * size
 
 

@@ -12,6 +12,7 @@ from backend.store.postgres import AdvisoryLock
 from backend.store.store import Store
 from tinkergym.errors import ConflictError
 from tinkergym.schema.events import JobState, WarningEvent
+from tinkergym.schema.summaries import JobQuery
 
 OTHERS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'store'"
 
@@ -46,7 +47,7 @@ def test_goes_on_after_the_server_ended_its_connections(store, spec, postgres_se
     tenant = store.tenant("ada")
     job_id = tenant.create_job(spec, {}).job_id
     postgres_server.execute(OTHERS)
-    assert [job.job_id for job in tenant.list_jobs()] == [job_id]
+    assert [job.job_id for job in tenant.summaries(JobQuery()).jobs] == [job_id]
     postgres_server.execute(OTHERS)
     assert tenant.request_cancel(job_id).state is JobState.CANCELLED
 

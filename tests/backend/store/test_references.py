@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import insert
 
+from backend.store.job_rows import NO_AGENT
+from backend.store.policies import versions_in_use
 from backend.store.tables import job_policies, policies
 from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError
 from tinkergym.schema.events import CheckpointView
@@ -35,6 +37,12 @@ def job_id(store, ada, spec):
 @pytest.fixture
 def policy_id(ada, job_id):
     return ada.policies_of(job_id)[""]
+
+
+def used(store, job_id):
+    """Return the versions of the job's policy that others need."""
+    with store._db.read() as connection:
+        return versions_in_use(connection, job_id, NO_AGENT)
 
 
 def kept(ada, text):
@@ -109,37 +117,35 @@ def test_keeps_job_while_another_builds_on_its_policy_by_name(ada, job_id, polic
 
 @pytest.mark.parametrize("how", ["initial_policy", "against", "anchor"])
 def test_calls_a_version_used_that_an_unfinished_job_names(store, ada, job_id, policy_id, spec, how):
-    service = store.service()
-    assert service.versions_in_use(job_id) == set()
+    assert used(store, job_id) == set()
     changes = {
         "initial_policy": {"initial_policy": f"{policy_id}@7"},
         "against": {"agents": {"x": Train(), "o": Frozen(f"{job_id}@7")}},
         "anchor": {"agents": {"x": Train(), "o": League(anchors=[Frozen(f"{policy_id}@7")])}},
     }[how]
     other = ada.create_job(RLSpec.model_validate(spec.model_copy(update=changes).model_dump()), {})
-    assert service.versions_in_use(job_id) == {7}
+    assert used(store, job_id) == {7}
     ada.request_cancel(other.job_id)
-    assert service.versions_in_use(job_id) == set()
+    assert used(store, job_id) == set()
 
 
 def test_keeps_no_version_for_another_tenants_job(store, job_id, spec):
     store.tenant("bob").create_job(spec.model_copy(update={"initial_policy": f"{job_id}@7"}), {})
-    assert store.service().versions_in_use(job_id) == set()
+    assert used(store, job_id) == set()
 
 
 def test_keeps_versions_and_jobs_that_names_serve(store, ada, job_id, spec):
-    service = store.service()
     ada.names.promote("support", Promotion(policy=f"{job_id}@2"))
     ada.names.promote("support", Promotion(policy=f"{job_id}@step:4", share=0.1))
-    assert service.versions_in_use(job_id) == {2, 7}
+    assert used(store, job_id) == {2, 7}
     ended = ada.create_job(spec, {}).job_id
     ada.names.promote("support", Promotion(policy=f"{ended}@0", share=0.2))
-    assert service.versions_in_use(job_id) == {2}
+    assert used(store, job_id) == {2}
     ada.request_cancel(ended)
     with pytest.raises(ConflictError):
         ada.delete_job(ended)
     ada.names.remove("support")
-    assert (ada.names.all(), service.versions_in_use(job_id)) == ({}, set())
+    assert (ada.names.all(), used(store, job_id)) == ({}, set())
     ada.delete_job(ended)
 
 
