@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from tinkergym.agent.sampler import deliver_parts
 from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest
 
 if TYPE_CHECKING:  # torch
@@ -19,13 +20,6 @@ Deliver = Callable[[Sequence[Completion | SampleFailure]], None]
 If its attribute `gone` exists and becomes true, the caller has disconnected, and the engine may stop. If its
 attribute `parts` exists, it is called likewise with tokens of unfinished requests with `stream`.
 """
-
-
-def deliver_parts(deliver: Deliver, parts: Sequence[CompletionPart]) -> None:
-    """Deliver tokens of unfinished requests, if the caller takes any."""
-    take = getattr(deliver, "parts", None)
-    if take is not None:
-        take(parts)
 
 
 class PassedOn:

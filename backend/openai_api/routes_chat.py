@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -22,7 +21,7 @@ from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.openai_api.chat_stream import ChatStream
 from tinkergym.openai_api.responses_answer import ResponsesReply
 from tinkergym.openai_api.responses_request import ResponsesRequest
-from tinkergym.openai_api.server_events import DONE, as_event, as_json
+from tinkergym.openai_api.server_events import as_json
 from tinkergym.openai_api.token_requests import Prompt, chat_prompt, token_requests
 from tinkergym.schema.sampling import SampleRequest
 
@@ -38,13 +37,7 @@ async def complete_chat(
     reply_id, created = f"chatcmpl-{secrets.token_hex(12)}", int(time.time())
     if wanted.stream:
         stream = ChatStream(prompt, wanted, reply_id, created)
-
-        def closing() -> Iterator[bytes]:
-            if wanted.wants_usage:
-                yield as_event(stream.usage())
-            yield DONE
-
-        return await streamed(request, tenant, asked, stream, closing())
+        return await streamed(request, tenant, asked, stream)
     found = await completions_of(request, tenant, asked)
 
     def body() -> str:
@@ -62,7 +55,7 @@ async def respond(
     prompt, asked = await _asked(request, tenant, chat)
     reply = ResponsesReply(prompt, wanted, chat, int(time.time()))
     if wanted.stream:
-        return await streamed(request, tenant, asked, reply, ())
+        return await streamed(request, tenant, asked, reply)
     (found,) = await completions_of(request, tenant, asked)
 
     def body() -> bytes:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
+from math import inf
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
@@ -11,9 +13,10 @@ from fastapi import APIRouter, Query, Request, Response
 from backend.gateway.dependencies import Tenant, key_of, own_url
 from backend.gateway.fair_threads import FairRoute, FairThreads, in_turn
 from backend.openai_api.program_sessions import PREFIX, OpenedSession, ProgramSessions
+from backend.openai_api.sse import EventsResponse
 from backend.store.store import TenantStore
 from tinkergym.errors import ConflictError
-from tinkergym.recording.program_replies import ProgramReply, answered, listed, rewarded
+from tinkergym.recording.program_replies import ProgramReply, StreamedReply, answered, listed, rewarded
 from tinkergym.schema.episodes import SessionView
 
 Value = TypeVar("Value")
@@ -73,6 +76,8 @@ async def call_session(request: Request, name: str, role: str, route: str) -> Re
         _sessions(request).owner_of(name),
         partial(answered, session, role, route, body, repeats=repeats),
     )
+    if isinstance(reply, StreamedReply):
+        return await _streamed(request, _sessions(request).owner_of(name), reply)
     if reply.call is not None and not await request.is_disconnected():
         reply.call.is_delivered = True  # Never taken back: a repeat may have got it.
     return _response(reply)
@@ -86,6 +91,32 @@ def _sessions(request: Request) -> ProgramSessions:
 async def _threaded(request: Request, whose: str, call: Callable[[], Value]) -> Value:
     threads: FairThreads = request.app.state.program_calls
     return await threads.run(whose, call)
+
+
+async def _streamed(request: Request, whose: str, reply: StreamedReply) -> Response:
+    is_gone = False
+    chunks = reply.chunks(lambda: is_gone)
+
+    async def following() -> bytes:
+        # A turn and a thread per chunk: a program that reads slowly keeps none.
+        return await _threaded(request, whose, partial(next, chunks, b""))
+
+    @asynccontextmanager
+    async def held() -> AsyncGenerator[None, None]:
+        nonlocal is_gone
+        try:
+            yield
+        finally:
+            is_gone = True
+
+    async def sent() -> AsyncGenerator[bytes, None]:
+        chunk = first
+        while chunk:
+            yield chunk
+            chunk = await following()
+
+    first = await following()
+    return EventsResponse(sent(), inf, held())
 
 
 def _require_program(tenant: TenantStore, job_id: str) -> None:

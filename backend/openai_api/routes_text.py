@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -15,7 +14,6 @@ from backend.gateway.fair_threads import FairRoute, in_turn
 from backend.openai_api.sampled import completions_of
 from backend.openai_api.served_policies import served_policy
 from backend.openai_api.sse import streamed
-from tinkergym.openai_api.server_events import DONE, as_event
 from tinkergym.openai_api.text_answer import TextChoices
 from tinkergym.openai_api.text_request import TextRequest
 from tinkergym.openai_api.token_requests import text_prompts, token_requests
@@ -40,13 +38,7 @@ async def complete_text(
     )
     choices = TextChoices(prompts, wanted, f"cmpl-{secrets.token_hex(12)}", int(time.time()))
     if wanted.stream:
-
-        def closing() -> Iterator[bytes]:
-            if wanted.wants_usage:
-                yield as_event(choices.usage())
-            yield DONE
-
-        return await streamed(request, tenant, asked, choices, closing())
+        return await streamed(request, tenant, asked, choices)
     found = await completions_of(request, tenant, asked)
 
     def body() -> str:

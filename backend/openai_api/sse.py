@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from math import inf
-from typing import Protocol
 
 from fastapi import Request
 
@@ -16,23 +15,8 @@ from backend.openai_api.sampled import patiently, unless_gone
 from backend.store.store import TenantStore
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError, from_wire
 from tinkergym.openai_api.api_errors import reply_to
-from tinkergym.openai_api.server_events import Event, as_event
+from tinkergym.openai_api.server_events import SILENT_SECONDS, STILL_SAMPLING, Events, as_event
 from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest, read_answer
-
-_SILENT_SECONDS = 15.0
-"""After this long without an event a comment is sent: proxies end silent connections."""
-
-
-class Events(Protocol):
-    """Makes the events of one response."""
-
-    def part(self, index: int, part: CompletionPart) -> Iterator[Event]:
-        """Return the events for some tokens of a choice."""
-        ...
-
-    def end(self, index: int, whole: Completion) -> Iterator[Event]:
-        """Return the last events of a choice."""
-        ...
 
 
 class EventsResponse(LinesResponse):
@@ -46,7 +30,6 @@ async def streamed(
     tenant: TenantStore,
     wanted: list[SampleRequest],
     events: Events,
-    closing: Iterable[bytes],
 ) -> EventsResponse:
     """Return a response that streams the choices of these requests.
 
@@ -55,7 +38,6 @@ async def streamed(
         tenant: Its tenant.
         wanted: The requests for tokens, in the order of the choices.
         events: Makes the events.
-        closing: What is sent after all choices; made when they have ended.
 
     Raises:
         TinkerGymError: The first answer is an error. Later ones are events.
@@ -75,7 +57,7 @@ async def streamed(
 
     sampling, first = await unless_gone(request, patiently(request, begin))
     places = {one.request_id: place for place, one in enumerate(wanted)}
-    chunks = _events(_Choices(places, events), first, sampling.lines, closing)
+    chunks = _events(_Choices(places, events), first, sampling.lines)
     return EventsResponse(chunks, inf, sampling.held)
 
 
@@ -83,7 +65,7 @@ class _Choices:
     """Which choices have ended."""
 
     def __init__(self, places: dict[str, int], events: Events) -> None:
-        self._places, self._events = places, events
+        self._places, self.events = places, events
         self.missing = set(places)
 
     def take(self, chunk: bytes) -> bytes:
@@ -98,28 +80,28 @@ class _Choices:
             place = self._places[answer.request_id]
             if isinstance(answer, Completion):
                 self.missing.discard(answer.request_id)
-                found = self._events.end(place, answer)
+                found = self.events.end(place, answer)
             else:
-                found = self._events.part(place, answer)
+                found = self.events.part(place, answer)
             for event in found:
                 sent += as_event(event)
         return bytes(sent)
 
 
 async def _events(
-    choices: _Choices, first: bytes, lines: AsyncGenerator[bytes, None], closing: Iterable[bytes]
+    choices: _Choices, first: bytes, lines: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[bytes, None]:
     try:
         yield choices.take(first)
-        async for chunk in _with_comments(lines, _SILENT_SECONDS):
-            yield b": still sampling\n\n" if chunk is None else choices.take(chunk)
+        async for chunk in _with_comments(lines, SILENT_SECONDS):
+            yield STILL_SAMPLING if chunk is None else choices.take(chunk)
         if choices.missing:
             raise ServiceUnavailableError("the model's worker broke off", hint="send the request again")
     except TinkerGymError as error:
         _, reply = reply_to(error)
         yield as_event(reply)
         return
-    yield b"".join(closing)
+    yield choices.events.closing()
 
 
 async def _with_comments(lines: AsyncGenerator[bytes, None], seconds: float) -> AsyncIterator[bytes | None]:

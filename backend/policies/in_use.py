@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from backend.engines.protocol import Deliver, deliver_parts
+from backend.engines.protocol import Deliver
+from tinkergym.agent.sampler import deliver_parts
 from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest
 
 

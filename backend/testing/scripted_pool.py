@@ -13,9 +13,9 @@ from backend.store.store import PoolRecord
 from backend.testing.scripted_jobs import ScriptedJobs
 from tinkergym.agent.renderer import Renderer
 from tinkergym.schema.episodes import LeaseRequest, SubmitRequest
-from tinkergym.schema.sampling import Completion, CompletionPart, SampleBatch, SampleFailure, SampleRequest
+from tinkergym.schema.sampling import Completion, SampleBatch, SampleFailure, SampleRequest
 from tinkergym.schema.views import RendererBundle
-from tinkergym.testing.samplers import ScriptedSampler
+from tinkergym.testing.samplers import ScriptedSampler, parts_of
 
 
 class ScriptedPool(PoolProxy):
@@ -83,18 +83,3 @@ class ScriptedPool(PoolProxy):
         ]
         lines += [answer.model_dump_json(exclude_none=True) for answer in answers]
         return "".join(f"{line}\n" for line in lines).encode()
-
-
-def parts_of(whole: Completion) -> list[CompletionPart]:
-    """Return a completion's tokens one by one, but not the last."""
-    return [
-        CompletionPart(
-            request_id=whole.request_id,
-            start=place,
-            token_ids=[token],
-            sampling_logprobs=whole.sampling_logprobs[place : place + 1],
-            policy_version=whole.policy_version,
-            top_logprobs=whole.top_logprobs and whole.top_logprobs[place : place + 1],
-        )
-        for place, token in enumerate(whole.token_ids[:-1])
-    ]

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest
 
 Deliver = Callable[[Sequence[Completion | SampleFailure]], None]
-"""Receives finished requests; may be called from any thread, and returns at once."""
+"""Receives finished requests; may be called from any thread, and returns at once.
+
+If its attribute `parts` exists, it is called likewise with tokens of unfinished requests with `stream`.
+"""
+
+
+def deliver_parts(deliver: Deliver, parts: Sequence[CompletionPart]) -> None:
+    """Deliver tokens of unfinished requests, if the caller takes any."""
+    take = getattr(deliver, "parts", None)
+    if take is not None:
+        take(parts)
 
 
 class Sampler(Protocol):

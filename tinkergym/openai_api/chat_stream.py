@@ -16,6 +16,7 @@ from tinkergym.openai_api.chat_answer import (
 from tinkergym.openai_api.chat_choices import fingerprint, said_in
 from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.openai_api.completion_text import logprobs_of, prompt_logprobs_of
+from tinkergym.openai_api.server_events import DONE, as_event
 from tinkergym.openai_api.text_pieces import TextPieces
 from tinkergym.openai_api.token_requests import Prompt
 from tinkergym.schema.sampling import Completion, CompletionPart
@@ -130,6 +131,10 @@ class ChatStream:
         """Return the event after all choices, with the numbers of tokens."""
         sampled = sum(len(choice.token_ids) for choice in self._choices)
         return self._event(None, usage=Usage.of(len(self._prompt.token_ids), sampled))
+
+    def closing(self) -> bytes:
+        """Return what follows all choices."""
+        return (as_event(self.usage()) if self._wanted.wants_usage else b"") + DONE
 
     def _begin(self, index: int, version: int) -> Iterator[ChatEvent]:
         if index in self._begun:

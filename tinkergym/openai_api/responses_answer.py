@@ -72,6 +72,10 @@ class ResponsesReply:
         response = self._response(whole, self._output)
         yield self._event(f"response.{response['status']}", response=response)
 
+    def closing(self) -> bytes:
+        """Return what follows the last event: nothing."""
+        return b""
+
     def _begin(self) -> Iterator[Json]:
         if self._number == 0:
             begun = self._response(None, [])

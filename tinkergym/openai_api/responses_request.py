@@ -119,7 +119,7 @@ class ResponsesRequest(SamplingFields):
         Raises:
             InvalidRequestError: An item of the input is not supported.
         """
-        same = ("model", "seed", "temperature", "top_p", "top_k", "stop", "structured_outputs")
+        same = ("model", "seed", "temperature", "top_p", "top_k", "stop", "structured_outputs", "stream")
         settings: dict[str, Any] = {name: getattr(self, name) for name in same if self.is_chosen(name)}
         effort = None if self.reasoning is None else self.reasoning.effort
         chosen = None if self.text is None else self.text.format

@@ -12,6 +12,7 @@ from tinkergym.openai_api.chat_choices import fingerprint
 from tinkergym.openai_api.chat_stream import SampledPieces
 from tinkergym.openai_api.completion_text import prompt_logprobs_of, text_of
 from tinkergym.openai_api.sampling_fields import MOST_CHOICES
+from tinkergym.openai_api.server_events import DONE, as_event
 from tinkergym.openai_api.text_request import TextRequest
 from tinkergym.openai_api.token_requests import Prompt
 from tinkergym.schema.model import WireModel
@@ -104,6 +105,10 @@ class TextChoices:
     def usage(self) -> TextReply:
         """Return the event after all choices, with the numbers of tokens."""
         return self._reply([], self._usage())
+
+    def closing(self) -> bytes:
+        """Return what follows all choices of a stream."""
+        return (as_event(self.usage()) if self._wanted.wants_usage else b"") + DONE
 
     def _usage(self) -> Usage:
         prompts = self._prompts[:: self._wanted.n]

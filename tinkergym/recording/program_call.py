@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tinkergym.agent.growth import Reply
@@ -11,7 +11,7 @@ from tinkergym.messages import Message
 from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.openai_api.token_requests import Prompt
 from tinkergym.recording.call_forest import Answer
-from tinkergym.schema.sampling import Completion, SampleRequest
+from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest
 from tinkergym.trajectory.content_parts import ImageSpan
 
 
@@ -49,14 +49,76 @@ class Call:
     retry: int = 0
     """The newest repeat that got its answer."""
     found: dict[str, Completion] = field(default_factory=dict)
+    parts: list[CompletionPart] = field(default_factory=list)
+    """What has arrived of the completions, if it is a stream."""
     failure: Exception | None = None
-    over: threading.Event = field(default_factory=threading.Event)
-    """Set when it is answered or has failed."""
+    is_over: bool = False
+    """Whether it is answered or has failed."""
     answers: list[Answer] = field(default_factory=list)
     is_delivered: bool = False
     """Whether the program has the answer, as far as is known."""
+    _changed: threading.Condition = field(default_factory=threading.Condition)
 
     @property
     def completions(self) -> list[Completion]:
         """The completions in the order of the choices."""
         return [self.found[one.request_id] for one in self.requests]
+
+    def add(self, parts: Sequence[CompletionPart]) -> None:
+        """Take tokens of unfinished completions."""
+        with self._changed:
+            self.parts += parts
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Note that it is answered or has failed."""
+        with self._changed:
+            self.is_over = True
+            self._changed.notify_all()
+
+    def wait(self) -> list[Completion]:
+        """Wait until it is answered; return the completions in the order of the choices.
+
+        Raises:
+            TinkerGymError: It failed.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self.is_over)
+        if self.failure is not None:
+            raise self.failure
+        return self.completions
+
+    def arriving(self, seconds: float) -> Iterator[CompletionPart | None]:
+        """Yield its parts, from the first, as they arrive; None whenever none has come for so long."""
+        seen, is_over = 0, False
+        while not is_over:
+            with self._changed:
+                if len(self.parts) == seen and not self.is_over:
+                    self._changed.wait(seconds)
+                new, is_over = self.parts[seen:], self.is_over
+            yield from new if new or is_over else [None]
+            seen += len(new)
+
+    def is_as_streamed(self, whole: Completion) -> bool:
+        """Whether a completion is what its parts were; a restarted engine may have sampled another."""
+        return all(
+            whole.token_ids[part.start : part.start + len(part.token_ids)] == part.token_ids
+            for part in self.parts
+            if part.request_id == whole.request_id
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Passes what is sampled for a call to its session; implements `tinkergym.agent.sampler.Deliver`."""
+
+    call: Call
+    take: Callable[[Call, Sequence[Completion | SampleFailure]], None]
+
+    def __call__(self, answers: Sequence[Completion | SampleFailure]) -> None:
+        """Pass on completions."""
+        self.take(self.call, answers)
+
+    def parts(self, parts: Sequence[CompletionPart]) -> None:
+        """Pass on tokens of unfinished ones."""
+        self.call.add(parts)

@@ -5,17 +5,26 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tinkergym.basics.user_json import read_json
-from tinkergym.errors import InvalidRequestError, NotFoundError
+from tinkergym.errors import InvalidRequestError, NotFoundError, TinkerGymError
+from tinkergym.openai_api.api_errors import reply_to
 from tinkergym.openai_api.chat_answer import ServedModel, ServedModels
 from tinkergym.openai_api.chat_choices import chat_choices
 from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.openai_api.chat_stream import ChatStream
 from tinkergym.openai_api.responses_answer import ResponsesReply
 from tinkergym.openai_api.responses_request import ResponsesRequest
-from tinkergym.openai_api.server_events import DONE, as_event, as_json
+from tinkergym.openai_api.server_events import (
+    SILENT_SECONDS,
+    STILL_SAMPLING,
+    Events,
+    as_event,
+    as_events,
+    as_json,
+)
 from tinkergym.recording.program_call import Call
 from tinkergym.recording.recorded_session import RecordedSession
 from tinkergym.schema.parsing import parse_json
@@ -32,10 +41,50 @@ class ProgramReply:
     media_type: str = "application/json"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamedReply:
+    """A response that is made while its call is answered."""
+
+    call: Call
+    events: Events
+    media_type: str = "text/event-stream"
+
+    def chunks(self, is_gone: Callable[[], bool]) -> Iterator[bytes]:
+        """Yield what is sent, as it arrives. With the last chunk, the program has the answer.
+
+        Args:
+            is_gone: Returns whether the program has hung up.
+
+        Raises:
+            TinkerGymError: Sampling failed before the first chunk; later, the last chunk says so.
+        """
+        places = {one.request_id: place for place, one in enumerate(self.call.requests)}
+        has_begun = False
+        try:
+            for part in self.call.arriving(SILENT_SECONDS):
+                sent = STILL_SAMPLING
+                if part is not None:
+                    sent = as_events(self.events.part(places[part.request_id], part))
+                if sent:
+                    yield sent
+                    has_begun = True
+            found = self.call.wait()
+        except TinkerGymError as error:
+            if not has_begun:
+                raise
+            yield as_event(reply_to(error)[1])
+            return
+        last = b"".join([as_events(self.events.end(place, one)) for place, one in enumerate(found)])
+        if not is_gone():
+            # Before it is sent, as the program may end at once. Never taken back: a repeat may have got it.
+            self.call.is_delivered = True
+        yield last + self.events.closing()
+
+
 def answered(
     session: RecordedSession, role: str, route: str, body: bytes, *, repeats: str = ""
-) -> ProgramReply:
-    """Answer a call of a program. Blocks while its tokens are sampled.
+) -> ProgramReply | StreamedReply:
+    """Answer a call of a program. Blocks while its tokens are sampled, unless it is a stream.
 
     Args:
         session: The session.
@@ -46,7 +95,7 @@ def answered(
 
     Raises:
         NotFoundError: There is no such route or role.
-        TinkerGymError: See `RecordedSession.ask`.
+        TinkerGymError: See `RecordedSession.ask` and `Call.wait`.
     """
     identity = hashlib.sha256(body).digest()
     retry = int(repeats) if len(repeats) < 4 and repeats.isdecimal() else 0
@@ -59,10 +108,9 @@ def answered(
         chat = wanted.chat()
         call = session.ask(role, chat, body=identity, retry=retry)
         reply = ResponsesReply(call.prompt, wanted, chat, int(time.time()))
-        (found,) = call.completions
         if wanted.stream:
-            sent = b"".join(map(as_event, reply.end(0, found)))
-            return ProgramReply(body=sent, call=call, media_type="text/event-stream")
+            return StreamedReply(call=call, events=reply)
+        (found,) = call.wait()
         return ProgramReply(body=as_json(reply.whole(found)), call=call)
     raise NotFoundError(f"there is no POST {route!r:.80}", hint=ROUTES)
 
@@ -93,14 +141,10 @@ def rewarded(session: RecordedSession, body: bytes) -> ProgramReply:
     return ProgramReply(body=b"{}")
 
 
-def _chat_reply(wanted: ChatRequest, call: Call) -> ProgramReply:
+def _chat_reply(wanted: ChatRequest, call: Call) -> ProgramReply | StreamedReply:
     reply_id, created = f"chatcmpl-{secrets.token_hex(12)}", int(time.time())
-    if not wanted.stream:
-        reply = chat_choices(call.prompt, wanted, call.completions, reply_id, created)
-        return ProgramReply(body=reply.model_dump_json().encode(), call=call)
-    stream = ChatStream(call.prompt, wanted, reply_id, created)
-    events = [event for index, one in enumerate(call.completions) for event in stream.end(index, one)]
-    if wanted.wants_usage:
-        events.append(stream.usage())
-    sent = b"".join([*map(as_event, events), DONE])
-    return ProgramReply(body=sent, call=call, media_type="text/event-stream")
+    if wanted.stream:
+        stream = ChatStream(call.prompt, wanted, reply_id, created)
+        return StreamedReply(call=call, events=stream)
+    reply = chat_choices(call.prompt, wanted, call.wait(), reply_id, created)
+    return ProgramReply(body=reply.model_dump_json().encode(), call=call)

@@ -18,10 +18,17 @@ from tinkergym.agent.agent_loop import AgentState, valid_reward
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Sampler
-from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError, TinkerGymError, from_wire
+from tinkergym.errors import (
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    ServiceUnavailableError,
+    TinkerGymError,
+    from_wire,
+)
 from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.recording.agent_program import ProgramSession
-from tinkergym.recording.program_call import Call
+from tinkergym.recording.program_call import Call, Delivery
 from tinkergym.recording.role_calls import RoleCalls
 from tinkergym.schema.sampling import Completion, SampleFailure
 from tinkergym.trajectory.trajectory import StopReason, Trajectory
@@ -109,11 +116,11 @@ class RecordedSession:
                 return
             reward = self._posted[-1] if self._posted else reward
             for call in self._calls:
-                if not call.over.is_set():
+                if not call.is_over:
                     self._roles[call.role].unfinished += len(call.requests)
                 for one in call.answers:
                     if not (call.is_delivered or one.children):
-                        one.untrained = one.untrained or "undelivered"
+                        one.untrained = one.untrained or ("interrupted" if call.parts else "undelivered")
             for role in self._roles.values():
                 role.forest.choose()
             # In the same breath: a call that begins or is answered after this is not part of the record.
@@ -140,7 +147,7 @@ class RecordedSession:
     # --- for the server ---
 
     def ask(self, role: str, wanted: ChatRequest, *, body: bytes = b"", retry: int = 0) -> Call:
-        """Answer a call: sample, record, and return it. Blocks meanwhile.
+        """Begin to answer a call, which can be waited for. It is recorded once, whoever waits.
 
         Args:
             role: The seat.
@@ -152,7 +159,6 @@ class RecordedSession:
             NotFoundError: The job has no such role.
             ConflictError: The session has ended, or is at a limit.
             InvalidRequestError: The call cannot be answered.
-            TinkerGymError: Sampling failed.
         """
         with self._lock:
             if self._stop_reason is not None:
@@ -164,15 +170,12 @@ class RecordedSession:
                 self._calls.append(call)
         if known is None:
             try:
-                self._sampler.submit(call.requests, lambda found: self._take(call, found))
+                self._sampler.submit(call.requests, Delivery(call, self._take))
             except TinkerGymError as error:  # It was closed. A repeat must not wait for it.
                 with self._lock:
                     self._roles[role].give_back(call)
                     call.failure = error
-                    call.over.set()
-        call.over.wait()
-        if call.failure is not None:
-            raise call.failure
+                    call.end()
         return call
 
     def post_reward(self, reward: object) -> None:
@@ -206,9 +209,9 @@ class RecordedSession:
         """End what waits for the session, which has ended."""
         with self._lock:
             for call in self._calls:
-                if not call.over.is_set():
+                if not call.is_over:
                     call.failure = ended()
-                    call.over.set()
+                    call.end()
         self._rewarded.set()
         self._on_end(self)
 
@@ -258,11 +261,16 @@ class RecordedSession:
 
     def _take(self, call: Call, found: Sequence[Completion | SampleFailure]) -> None:
         with self._lock:
-            if call.over.is_set() or self._stop_reason is not None:
+            if call.is_over or self._stop_reason is not None:
                 return  # The session has ended, or another choice has failed.
             for one in found:
                 if isinstance(one, SampleFailure):
                     call.failure = from_wire(one.error.model_dump())
+                elif not call.is_as_streamed(one):
+                    call.failure = ServiceUnavailableError(
+                        "the model's worker was restarted, and sampled other tokens than those sent",
+                        hint="send the request again",
+                    )
                 else:
                     call.found[one.request_id] = one
             if call.failure is None:
@@ -271,7 +279,7 @@ class RecordedSession:
                 self._record(call)
             else:
                 self._roles[call.role].give_back(call)
-            call.over.set()
+            call.end()
 
     def _record(self, call: Call) -> None:
         try:

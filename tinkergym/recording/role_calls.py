@@ -202,7 +202,7 @@ class RoleCalls:
             top_logprobs=wanted.top_logprobs,
             structured=wanted.structured,
         )
-        own: dict[str, Any] = {"session_id": plan.session_id}
+        own: dict[str, Any] = {"session_id": plan.session_id, "stream": wanted.stream}
         if "temperature" not in wanted.model_fields_set:
             own["temperature"] = plan.decoding.temperature
         numbers = range(self._completions, self._completions + len(asked))

@@ -10,9 +10,10 @@ import hmac
 import re
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
 from typing import Any
 
 from tinkergym.agent.plan import EpisodePlan
@@ -21,7 +22,14 @@ from tinkergym.agent.sampler import Sampler
 from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.errors import AuthenticationError, InvalidRequestError, NotFoundError, TinkerGymError
 from tinkergym.openai_api.api_errors import reply_to
-from tinkergym.recording.program_replies import ROUTES, ProgramReply, answered, listed, rewarded
+from tinkergym.recording.program_replies import (
+    ROUTES,
+    ProgramReply,
+    StreamedReply,
+    answered,
+    listed,
+    rewarded,
+)
 from tinkergym.recording.recorded_session import RecordedSession, ended
 
 _MOST_BODY_BYTES = 64 << 20
@@ -97,6 +105,9 @@ class SessionServer:
             self._ended[session.name] = session.key
 
 
+Reply = ProgramReply | StreamedReply
+
+
 class _Listener(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 1024
@@ -149,9 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer a call, or take a reward."""
         self._answer(self._post)
 
-    def _answer(
-        self, answer: Callable[[RecordedSession, re.Match[str]], ProgramReply], route: str = ""
-    ) -> None:
+    def _answer(self, answer: Callable[[RecordedSession, re.Match[str]], Reply], route: str = "") -> None:
         path = self.path.partition("?")[0]
         try:
             found = _PATH.fullmatch(path)
@@ -159,17 +168,23 @@ class _Handler(BaseHTTPRequestHandler):
                 raise NotFoundError(f"there is no {self.command} {path!r:.80}", hint=ROUTES)
             key = self.headers.get("authorization", "").removeprefix("Bearer ").strip()
             reply = answer(self.sessions.session(found["name"], key), found)
+            if isinstance(reply, StreamedReply):
+                chunks = reply.chunks(self._is_gone)
+                first = next(chunks)
         except TinkerGymError as error:
             self.close_connection = True  # Its body may be unread.
             status, wrong = reply_to(error)
             self._send(status, wrong.model_dump_json().encode(), "application/json")
+            return
+        if isinstance(reply, StreamedReply):
+            self._stream(chain([first], chunks), reply.media_type)
             return
         if reply.call is not None and not self._is_gone():
             # Before it is sent, as the program may end at once. Never taken back: a repeat may have got it.
             reply.call.is_delivered = True
         self._send(200, reply.body, reply.media_type)
 
-    def _post(self, session: RecordedSession, path: re.Match[str]) -> ProgramReply:
+    def _post(self, session: RecordedSession, path: re.Match[str]) -> Reply:
         if path["reward"]:
             return rewarded(session, self._body())
         repeats = self.headers.get("x-stainless-retry-count", "")
@@ -191,6 +206,20 @@ class _Handler(BaseHTTPRequestHandler):
             return False
         except OSError:
             return True
+
+    def _stream(self, chunks: Iterable[bytes], media_type: str) -> None:
+        if self.request_version == "HTTP/1.0":  # It has no chunks.
+            self._send(200, b"".join(chunks), media_type)
+            return
+        self.send_response(200)
+        self.send_header("content-type", media_type)
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for chunk in chunks:
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+            self.wfile.flush()
+        self.wfile.write(b"0\r\n\r\n")
+        self.wfile.flush()
 
     def _send(self, status: int, body: bytes, media_type: str) -> None:
         self.send_response(status)

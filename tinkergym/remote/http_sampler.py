@@ -6,8 +6,9 @@ Knows batches, threads and retries. Does not look inside prompts or completions.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from tinkergym.agent.sampler import Deliver, deliver_parts
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError, TooManyRequestsError
 from tinkergym.network.backoff import Backoff
 from tinkergym.remote.image_upload import ImageUpload
@@ -17,6 +18,7 @@ from tinkergym.schema.sampling import (
     BEYOND_RATE,
     MOST_EXTRA_LOGPROBS,
     Completion,
+    CompletionPart,
     SampleBatch,
     SampleFailure,
     SampleRequest,
@@ -24,7 +26,6 @@ from tinkergym.schema.sampling import (
 )
 
 Answer = Completion | SampleFailure
-Deliver = Callable[[Sequence[Answer]], None]
 
 MOST_PER_BATCH = 4096
 """The most requests that `SampleBatch` allows."""
@@ -193,8 +194,7 @@ class HttpSampler:
             for chunk in chunks:
                 # Lines that arrived together are delivered together.
                 *lines, rest = (rest + chunk).split(b"\n")
-                arrived = [read_answer(line) for line in lines if line.strip()]
-                self._deliver(arrived, pending, sent_again)
+                self._deliver(_whole(lines, pending), pending, sent_again)
                 if self._stop.is_set():
                     return
             if rest.strip():
@@ -230,6 +230,19 @@ class HttpSampler:
             by_target.setdefault(waiting[1], []).append(answer)
         for deliver, group in by_target.items():
             deliver(group)
+
+
+def _whole(lines: Iterable[bytes], pending: Mapping[str, tuple[SampleRequest, Deliver]]) -> list[Answer]:
+    """Return the answers in lines; deliver what they have of unfinished ones."""
+    found: list[Answer] = []
+    for line in lines:
+        if CompletionPart.is_in(line):
+            part = CompletionPart.model_validate_json(line)
+            if part.request_id in pending:
+                deliver_parts(pending[part.request_id][1], [part])
+        elif line.strip():
+            found.append(read_answer(line))
+    return found
 
 
 def _how_many_fit(requests: Iterable[SampleRequest]) -> int:

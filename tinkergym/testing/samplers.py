@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tinkergym.agent.renderer import Renderer
-from tinkergym.agent.sampler import Deliver
+from tinkergym.agent.sampler import Deliver, deliver_parts
 from tinkergym.agent.stop_strings import stopped_text
-from tinkergym.schema.sampling import Completion, SampleRequest
+from tinkergym.schema.sampling import Completion, CompletionPart, SampleRequest
 
 
 class ScriptedSampler:
@@ -63,7 +63,11 @@ class RandomTokenSampler:
 
     def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
         """Answer all requests before returning."""
-        deliver([self._complete(request) for request in requests])
+        found = [self._complete(request) for request in requests]
+        for request, whole in zip(requests, found, strict=True):
+            if request.stream:
+                deliver_parts(deliver, parts_of(whole))
+        deliver(found)
 
     def close(self) -> None:
         """Do nothing."""
@@ -81,3 +85,18 @@ class RandomTokenSampler:
             finish_reason="length" if end is None else "stop",
             policy_version=request.policy_version or 0,
         )
+
+
+def parts_of(whole: Completion) -> list[CompletionPart]:
+    """Return a completion's tokens one by one, but not the last."""
+    return [
+        CompletionPart(
+            request_id=whole.request_id,
+            start=place,
+            token_ids=[token],
+            sampling_logprobs=whole.sampling_logprobs[place : place + 1],
+            policy_version=whole.policy_version,
+            top_logprobs=whole.top_logprobs and whole.top_logprobs[place : place + 1],
+        )
+        for place, token in enumerate(whole.token_ids[:-1])
+    ]

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 
 from backend.compute.busy_clock import BusyClock
 from backend.engines.failures import failure
-from backend.engines.protocol import Deliver, deliver_parts
+from backend.engines.protocol import Deliver
 from backend.engines.vllm.process import Message
 from backend.fairness.fair_places import FairPlaces
+from tinkergym.agent.sampler import deliver_parts
 from tinkergym.errors import TinkerGymError
 from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest
 

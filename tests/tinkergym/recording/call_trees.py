@@ -1,11 +1,12 @@
 """Random programs: trees of calls with retries, forks, parallel calls, edits, lost thoughts and answers."""
 
+import json
 import random
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
-from tests.tinkergym.recording.sessions import RENDERER, plan_of, played, posted, user
+from tests.tinkergym.recording.sessions import RENDERER, plan_of, played, posted, streaming, user
 from tinkergym.testing.samplers import RandomTokenSampler
 
 
@@ -39,13 +40,16 @@ class Walk:
         self.go_on(talks, talks[0])
         for _ in range(self.random.randint(1, 6)):
             talk = self.random.choice(talks)
-            getattr(self, self.random.choice(["go_on", "go_on", "fork", "spread", "edit", "choose", "lose"]))(
-                talks, talk
-            )
+            getattr(
+                self,
+                self.random.choice(["go_on", "go_on", "fork", "spread", "edit", "choose", "lose", "leave"]),
+            )(talks, talk)
         return 1.0
 
     def ask(self, talk, **settings):
         body = {"model": "any", "messages": talk, **settings}
+        if not settings and self.random.random() < 0.3:
+            return [{"role": "assistant", "content": self.streamed(body)}]
         response = posted(self.session, body)
         assert response.status_code == 200, response.text
         if self.random.random() < 0.2:
@@ -95,6 +99,17 @@ class Walk:
             line.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
             line.shutdown(socket.SHUT_WR)
         self.unseen += 1
+
+    def leave(self, talks, talk):
+        """Hang up in the middle of a stream."""
+        with streaming(self.session, {"model": "any", "messages": talk}) as stream:
+            next(stream.iter_lines())
+
+    def streamed(self, body):
+        with streaming(self.session, body) as stream:
+            lines = [line[6:] for line in stream.iter_lines() if line]
+        assert lines.pop() == "[DONE]"
+        return "".join(json.loads(one)["choices"][0]["delta"].get("content") or "" for one in lines)
 
     def setting(self):
         return self.random.choice([{}, {}, {"top_p": 0.9}, {"temperature": 0.5}, {"max_tokens": 3}])

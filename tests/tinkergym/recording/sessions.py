@@ -83,6 +83,13 @@ def user(text):
 BODY = {"model": "any", "messages": [user("a")]}
 
 
+def streaming(session, body, *, key=None, path="chat/completions"):
+    """Return the lines of an open stream, to be used in a `with`."""
+    headers = {"authorization": f"Bearer {session.key if key is None else key}"}
+    url, body = f"{session.url()}/{path}", json.dumps(body | {"stream": True})
+    return httpx.stream("POST", url, headers=headers, content=body, timeout=60, trust_env=False, verify=False)
+
+
 class Remembering(RandomTokenSampler):
     """Remembers what it sampled, by prompt and seed."""
 

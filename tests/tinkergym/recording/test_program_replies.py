@@ -1,10 +1,41 @@
 """What programs may ask a session: chat, streams, responses, rewards."""
 
 import json
+import threading
 
 import httpx
+import pytest
 
-from tests.tinkergym.recording.sessions import BODY, played, posted, said, user
+from tests.tinkergym.recording.sessions import (
+    BODY,
+    Remembering,
+    played,
+    posted,
+    said,
+    streaming,
+    trained,
+    user,
+)
+from tinkergym.testing.samplers import parts_of
+
+
+class HalfSampler(Remembering):
+    """Delivers what is sampled, but for the last token, and the rest when it is told to."""
+
+    def __init__(self, change=lambda whole: whole):
+        super().__init__()
+        self.may_end, self.change = threading.Event(), change
+
+    def submit(self, requests, deliver):
+        def finish():
+            self.may_end.wait(60)
+            deliver([self.change(one) for one in found])
+
+        found = [self._complete(request) for request in requests]
+        if requests[0].stream:
+            for part in parts_of(found[0]):
+                deliver.parts([part])
+        threading.Thread(target=finish).start()
 
 
 def test_streams_answers_and_serves_responses():
@@ -37,3 +68,51 @@ def test_takes_the_posted_reward_and_refuses_others():
         return session.posted_reward(0.0) + 1
 
     assert played(post)["agent"].episode_return == 0.25
+
+
+@pytest.mark.parametrize(("path", "text"), [("chat/completions", "messages"), ("responses", "input")])
+def test_streams_tokens_while_the_rest_is_sampled(path, text):
+    sampler = HalfSampler()
+
+    def watch(session):
+        with streaming(session, {"model": "any", text: [user("a")]}, path=path) as stream:
+            lines = (line for line in stream.iter_lines() if "delta" in line)
+            early = [next(lines) for _ in range(4)]
+            sampler.may_end.set()
+            return float(len(early) + len(list(lines)))
+
+    record = played(watch, sampler=sampler)["agent"]
+    assert record.episode_return > 4, record.error
+    assert trained(record) == [ids for _, ids in sampler.sampled.values()]
+
+
+def test_keeps_an_answer_whose_stream_was_broken_off():
+    sampler = HalfSampler()
+
+    def break_off(session):
+        with streaming(session, BODY) as stream:
+            next(stream.iter_lines())
+        sampler.may_end.set()
+        if session.task:
+            assert posted(session, BODY | {"stream": True}, retry=1).status_code == 200
+        said(session, user("b"))
+        return 1.0
+
+    record = played(break_off, tasks=[False], sampler=sampler)["agent"]
+    assert (len(record.turns), len(sampler.sampled)) == (1, 2)
+    assert record.turns[0].metrics["untrained_answers/interrupted"] == 1
+    again = played(break_off, tasks=[True], sampler=HalfSampler())["agent"]
+    assert (len(again.turns), again.turns[-1].metrics["untrained_answers"]) == (2, 0)
+
+
+def test_ends_stream_with_an_error_if_other_tokens_follow():
+    sampler = HalfSampler(lambda whole: whole.model_copy(update={"token_ids": whole.token_ids[::-1]}))
+    sampler.may_end.set()
+
+    def look(session):
+        with streaming(session, BODY) as stream:
+            *_, last = [line for line in stream.iter_lines() if line]
+        return float("error" in json.loads(last.removeprefix("data: ")))
+
+    record = played(look, sampler=sampler)["agent"]
+    assert (record.early_reward, record.turns) == (1.0, []), record.error
