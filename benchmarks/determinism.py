@@ -19,7 +19,7 @@ PARTS: dict[str, Callable[[list[str]], bool]] = {
     "gateway": lambda words: "backend.gateway" in words,
     "scheduler host": lambda words: "backend.scheduler.scheduler_host" in words,
     "pool worker": lambda words: bool(words) and words[0].startswith("ray::PoolProcess"),
-    "environment worker": lambda words: bool(words) and words[0].startswith("ray::EnvWorkerProcess"),
+    "environment worker": lambda words: "backend.workers.env_worker_process" in words,
 }
 
 

@@ -74,6 +74,7 @@ class Boards:
             board.last_contact = self._open.clock()
             self._open.by_name[board.name] = board
             self._leasing.board_opened(board)
+            self._changed.notify_all()  # Who waited without boards now looks at the clock more often.
 
     def close(self, name: str) -> None:
         """Remove a board; its workers are told that their leases are void."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from backend.episodes.job_board import JobBoard
 
 _LOOK_SECONDS = 0.25
-"""How often waiting checks the clock, because leases expire silently."""
+"""How often waiting checks the clock while there are boards, because leases expire silently."""
 
 
 class OpenBoards:
@@ -46,7 +46,7 @@ class OpenBoards:
 
     def wait(self, seconds: float) -> None:
         """Wait for a change, at most `seconds`, and not longer than a lease may expire unnoticed."""
-        self.changed.wait(min(seconds, _LOOK_SECONDS))
+        self.changed.wait(min(seconds, _LOOK_SECONDS) if self.by_name else seconds)
 
     def wait_for(self, board: JobBoard, happened: Callable[[], bool]) -> bool:
         """Wait until it has happened; False if the board is closed before that."""

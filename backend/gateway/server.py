@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from backend.config import GatewayLimits
 from backend.gateway.error_responses import error_response
+from backend.network.quiet_server import QuietServer
 from tinkergym.errors import ServiceUnavailableError
 from tinkergym.serving.connection_limits import PunctualHead
 
@@ -69,4 +70,4 @@ def serve_on(listener: socket.socket, app: FastAPI, limits: GatewayLimits) -> No
         # Event streams never end by themselves; clients resume them later.
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    QuietServer(config).run(sockets=[listener])

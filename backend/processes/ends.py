@@ -13,11 +13,11 @@ _LOOK_SECONDS = 0.1
 """Where the kernel does not report ends (macOS, some sandboxes), the caller looks this often."""
 
 
-def wait_for_end(process_ids: Iterable[int], seconds: float) -> None:
+def wait_for_end(process_ids: Iterable[int], seconds: float) -> bool:
     """Return when one of the processes has ended, a signal has arrived, or `seconds` are over.
 
-    Call it from the main thread, which receives the signals. One that arrives just before this call is
-    noticed only when the time is over.
+    False means that none has ended; True that the caller should look. Call it from the main thread, which
+    receives the signals. One that arrives just before this call is noticed only when the time is over.
     """
     with ExitStack() as opened:
         events = select.poll()
@@ -25,10 +25,10 @@ def wait_for_end(process_ids: Iterable[int], seconds: float) -> None:
             try:
                 descriptor = os.pidfd_open(process_id)
             except ProcessLookupError:
-                return
+                return True
             except (AttributeError, OSError):
                 time.sleep(min(seconds, _LOOK_SECONDS))
-                return
+                return True
             opened.callback(os.close, descriptor)
             events.register(descriptor, select.POLLIN)
         # Waiting goes on after a signal's handler unless something becomes readable.
@@ -37,4 +37,4 @@ def wait_for_end(process_ids: Iterable[int], seconds: float) -> None:
         opened.callback(os.close, wake)
         events.register(signalled, select.POLLIN)
         opened.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(wake, warn_on_full_buffer=False))
-        events.poll(seconds * 1000)
+        return bool(events.poll(seconds * 1000))

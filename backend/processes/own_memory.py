@@ -1,4 +1,4 @@
-"""The memory of this process."""
+"""The memory of a process."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import contextlib
 import psutil
 
 
-def resident_bytes() -> int:
-    """Return the memory of this process with all its children.
+def resident_bytes(process: psutil.Process | None = None) -> int:
+    """Return the memory of a process (None: of this one) with all its children.
 
     Shared memory, such as libraries, counts for each of them.
+
+    Raises:
+        psutil.Error: The process has ended.
     """
-    own = psutil.Process()
+    own = process or psutil.Process()
     total = 0
-    for process in [own, *own.children(recursive=True)]:
+    for one in [own, *own.children(recursive=True)]:
         with contextlib.suppress(psutil.Error):
-            total += process.memory_info().rss
+            total += one.memory_info().rss
     return total

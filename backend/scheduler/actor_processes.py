@@ -7,12 +7,8 @@ a process (its address, its memory) it tells itself: they may be on other machin
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import secrets
-import subprocess
-import sys
 import threading
 from functools import partial
 from typing import Any
@@ -24,12 +20,10 @@ from backend.network.worker_calls import WorkerAddress
 from backend.planning.pool_place import PoolPlace
 from backend.private_folder import make_private
 from backend.processes.children import die_with_parent, freeze_startup_objects
-from backend.processes.foreign_code import environment_for_packs
 from backend.processes.machine_gpus import VISIBLE
 from backend.processes.own_memory import resident_bytes
-from backend.workers.env_worker_files import EnvWorkerFiles
-
-_log = logging.getLogger(__name__)
+from backend.scheduler.host_log import log_to_host
+from backend.workers.env_worker_child import EnvWorkerChild
 
 
 class PoolProcess:
@@ -37,6 +31,7 @@ class PoolProcess:
 
     def __init__(self, config_json: str, pool_id: str, model: str, place_json: str) -> None:
         die_with_parent()
+        log_to_host()
         self._config_json, self._pool_id, self._model = config_json, pool_id, model
         self._place = PoolPlace.from_json(place_json)
         if self._place.gpus:  # Before torch looks.
@@ -51,7 +46,6 @@ class PoolProcess:
         from backend.scheduler.ray_ranks import ray_ranks
         from backend.workers.pool_worker import PoolWorker
 
-        log_to_stderr()
         config = ServiceConfig.model_validate_json(self._config_json)
         if self._place.sleeps:  # Learner and engine have room only in turns.
             config = config.model_copy(update={"sleep_while_learning": True})
@@ -107,6 +101,7 @@ class EngineHostProcess:
 
     def __init__(self, config_json: str, engine_id: str, pool_id: str, model: str, place_json: str) -> None:
         die_with_parent()
+        log_to_host()
         self._place = PoolPlace.from_json(place_json)
         if self._place.gpus:  # Before torch looks.
             os.environ[VISIBLE] = ",".join(self._place.gpus)
@@ -124,7 +119,6 @@ class EngineHostProcess:
         from backend.scheduler.ray_node import own_address
         from backend.workers.engine_host import EngineHost
 
-        log_to_stderr()
         config = ServiceConfig.model_validate_json(self._config_json)
         _keep_private(config)
         node = own_address()
@@ -161,36 +155,19 @@ class EngineHostProcess:
 
 
 class EnvWorkerProcess:
-    """Runs in an actor: starts and ends with the process of an environment worker."""
+    """Runs in an actor of a cluster: starts and ends with the process of an environment worker."""
 
     def __init__(self, config_json: str, worker_id: str) -> None:
         die_with_parent()
-        self._worker_id = worker_id
+        log_to_host()
         self._ended, self._remains = threading.Event(), WorkerRemains()
-        self._config = config = ServiceConfig.model_validate_json(config_json)
+        config = ServiceConfig.model_validate_json(config_json)
         _keep_private(config)
-        # A child, because packs must not run in a process that is connected to Ray. It imports its needs
-        # while its pool still loads the model. The kernel ends it with this thread, the main one.
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "backend.workers.env_worker_process"],
-            stdin=subprocess.PIPE,
-            env=environment_for_packs(config.environment_variables),
-            start_new_session=True,
-        )
+        self._child = EnvWorkerChild(config, worker_id)
 
     def run(self, address: tuple[str, str]) -> WorkerRemains:
-        """Play for the pool at this URL with this token until the child ends, and return what remains."""
-        url, token = address
-        question = {
-            # A server's URL may contain a password; packs run there.
-            "config": self._config.model_dump(mode="json", exclude={"database_url"}),
-            "url": url,
-            "token": token,
-            "worker_id": self._worker_id,
-        }
-        self._child.communicate(json.dumps(question).encode())
-        _log.warning("environment worker %s ended (%d)", self._worker_id, self._child.returncode)
-        self._remains = EnvWorkerFiles(self._config.run_dir, self._worker_id).collect()
+        """See `EnvWorkerChild.play`."""
+        self._remains = self._child.play(address)
         self._ended.set()
         return self._remains
 
@@ -220,9 +197,3 @@ def _keep_private(config: ServiceConfig) -> None:
     """Let only the service's user read what this process writes; a cluster's nodes start it otherwise."""
     os.umask(0o077)
     make_private(config.run_dir)
-
-
-def log_to_stderr() -> None:
-    """Let the service's own messages appear in the host's log."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -52,7 +52,7 @@ def run_in_cluster(config: ServiceConfig, store: Store, stop: threading.Event) -
     service.forget_part(CLUSTER)
     from backend.scheduler import ray_cluster
 
-    ticking = Ticking(lambda: Scheduler(service, ray_cluster.RayWorkers(config), config), lock)
+    ticking = Ticking(lambda wake: Scheduler(service, ray_cluster.RayWorkers(config, wake), config), lock)
     cluster = _Answers()
     parent = os.getppid()
     while not stop.wait(_LOOK_SECONDS) and os.getppid() == parent:

@@ -1,8 +1,9 @@
 """Runs our processes as actors of Ray, which `ray_start` started or joined.
 
-Ray holds no state that matters. Pools, environment workers and engine hosts are detached, named actors, so
-that a new scheduler finds those of the last one; their work is recorded in the store. A pool's id is in the
-names, and never used again. No process is reached by its number: it may be on another machine.
+Ray holds no state that matters. Pools and engine hosts, on a cluster also environment workers, are detached,
+named actors, so that a new scheduler finds those of the last one; their work is recorded in the store. A
+pool's id is in the names, and never used again. No process on a cluster is reached by its number: it may be
+on another machine.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, cast
 
 import ray
@@ -22,6 +25,7 @@ from backend.planning.machines import Placed
 from backend.scheduler import early_worker, ray_groups
 from backend.scheduler.actor_processes import EngineHostProcess, EnvWorkerProcess, PoolProcess
 from backend.scheduler.child_environment import child_environment
+from backend.scheduler.env_worker_handles import EnvWorkerHandle, WorkerHere, WorkerInActor
 from backend.scheduler.model_wishes import share
 from backend.scheduler.ray_groups import ENV_WORKER_BUNDLE, POOL_BUNDLE
 from backend.scheduler.ray_placing import Placing
@@ -65,7 +69,9 @@ def stop_everything(*, seconds: float) -> None:
 class RayWorkers:
     """Pools and environment workers as Ray actors; implements `workers.WorkerPool`."""
 
-    def __init__(self, config: ServiceConfig) -> None:
+    def __init__(self, config: ServiceConfig, wake: Callable[[], None] = lambda: None) -> None:
+        """Start nothing yet; `wake` is called, from any thread, when `changes` has something to return."""
+        self._wake = wake
         self._config, self._config_json = config, config.model_dump_json()
         self._early_worker = config.early_worker_socket
         # Our own Ray's processes inherit them.
@@ -76,7 +82,7 @@ class RayWorkers:
         self._pools: dict[str, Any] = {}
         self._addresses: dict[str, Any] = {}
         """A reference to each pool's URL and token, which resolves when it listens."""
-        self._env_workers: dict[str, tuple[str, Any]] = {}
+        self._env_workers: dict[str, tuple[str, EnvWorkerHandle | None]] = {}
         self._engine_hosts: dict[str, tuple[str, Any]] = {}
         self._memory: dict[str, int] = {}
         """Pools, environment workers and engine hosts, by their ids; as they last reported, in bytes."""
@@ -84,8 +90,9 @@ class RayWorkers:
         """Environment workers that were ended because they hang."""
         self._ask_at: dict[str, float] = {}
         """When to ask a pool about its environment workers, on the monotonic clock; missing: now."""
-        self._watched: dict[Any, tuple[str, str]] = {}
-        """Ray's reference -> (kind, id): it resolves when the event happens or the process dies."""
+        self._watched: dict[Future[Any], tuple[str, str]] = {}
+        """By promise (kind, id): it resolves when the event happens or the process dies."""
+        self._resolved: deque[Future[Any]] = deque()
 
     def running(self) -> list[Running]:
         """Return what an earlier scheduler left running, and watch it from now on."""
@@ -101,12 +108,12 @@ class RayWorkers:
             pool_id, _, tail = rest.partition(_SEPARATOR)
             if kind == "pool":
                 self._pools[pool_id] = actor
-                self._watched[actor.wait.remote()] = ("pool", pool_id)
+                self._watch(actor.wait.remote().future(), "pool", pool_id)
                 found.append(Running(kind="pool", pool_id=pool_id, worker_id=pool_id, model=tail))
             elif kind == "engine_host":
                 number, _, engine_id = tail.partition(_SEPARATOR)
                 self._engine_hosts[engine_id] = (pool_id, actor)
-                self._watched[actor.wait.remote()] = ("engine_host", engine_id)
+                self._watch(actor.wait.remote().future(), "engine_host", engine_id)
                 found.append(
                     Running(
                         kind="engine_host",
@@ -117,15 +124,15 @@ class RayWorkers:
                     )
                 )
             else:
-                self._env_workers[tail] = (pool_id, actor)
-                self._watched[actor.wait.remote()] = ("env_worker", tail)
+                worker = WorkerInActor(actor)
+                self._env_workers[tail] = (pool_id, worker)
+                self._watch(worker.watched(), "env_worker", tail)
                 found.append(Running(kind="env_worker", pool_id=pool_id, worker_id=tail, model=""))
         self._placing.adopt(self._pools)
-        for known in (self._env_workers, self._engine_hosts):
-            for worker_id, (pool_id, actor) in list(known.items()):
-                if pool_id not in self._pools:  # Its pool died while there was no scheduler.
-                    del known[worker_id]
-                    _kill(actor)
+        # Those whose pool died while there was no scheduler.
+        for pool_id in {one for one, _ in [*self._env_workers.values(), *self._engine_hosts.values()]}:
+            if pool_id not in self._pools:
+                self._end_helpers(pool_id)
         return [process for process in found if process.pool_id in self._pools]
 
     def start_pool(self, pool_id: str, model: str, memory_bytes: int) -> None:
@@ -170,7 +177,7 @@ class RayWorkers:
             .remote(self._config_json, pool_id, model, place.to_json())
         )
         self._pools[pool_id] = actor
-        self._watched[actor.start.remote()] = ("start", pool_id)
+        self._watch(actor.start.remote().future(), "start", pool_id)
         for worker_id, known in list(self._env_workers.items()):
             if known == (pool_id, None):
                 self.start_env_worker(pool_id, worker_id)
@@ -180,12 +187,19 @@ class RayWorkers:
         self._env_workers[worker_id] = (pool_id, None)
         if pool_id not in self._pools:
             return  # It starts when its pool has a place.
+        worker = self._started_worker(pool_id, worker_id)
+        self._env_workers[worker_id] = (pool_id, worker)
+        self._watch(worker.run(self._address_of(pool_id)), "env_worker", worker_id)
+
+    def _started_worker(self, pool_id: str, worker_id: str) -> EnvWorkerHandle:
+        if not self._config.ray.address:
+            return WorkerHere(self._config, worker_id)
         served = [
-            who for who, (pool, actor) in self._env_workers.items() if pool == pool_id and actor is not None
+            who for who, (pool, one) in self._env_workers.items() if pool == pool_id and one is not None
         ]
         # Those of further tenants are outside of the pool's own resources, wherever there is room.
         inside = len(served) < self._config.env_workers
-        actor = (
+        return WorkerInActor(
             ray.remote(max_restarts=0, max_concurrency=4)(EnvWorkerProcess)
             .options(
                 name=_SEPARATOR.join(("env_worker", pool_id, worker_id)),
@@ -197,8 +211,6 @@ class RayWorkers:
             )
             .remote(self._config_json, worker_id)
         )
-        self._env_workers[worker_id] = (pool_id, actor)
-        self._watched[actor.run.remote(self._address_of(pool_id))] = ("env_worker", worker_id)
 
     def engines_of(self, pool_id: str, model: str) -> int:
         """Return how many engines a pool has in all; the first is in its own process."""
@@ -221,7 +233,7 @@ class RayWorkers:
             .remote(self._config_json, engine_id, pool_id, model, place.to_json())
         )
         self._engine_hosts[engine_id] = (pool_id, actor)
-        self._watched[actor.run.remote(self._address_of(pool_id))] = ("engine_host", engine_id)
+        self._watch(actor.run.remote(self._address_of(pool_id)).future(), "engine_host", engine_id)
 
     def end_engine_host(self, pool_id: str, engine_id: str) -> None:
         """Kill an engine host; `EngineHostEnded` follows."""
@@ -237,13 +249,14 @@ class RayWorkers:
         """Whether `changes` would return any."""
         self._start_pools()
         self._ask_about_env_workers()
-        return bool(self._kept(most=1))
+        return bool(self._resolved)
 
     def changes(self) -> list[Change]:
         """Return what happened since the last call."""
         self._ask_about_env_workers()
         found: list[Change] = []
-        for promise in self._kept(most=len(self._watched)):
+        while self._resolved:
+            promise = self._resolved.popleft()
             about, who = self._watched.pop(promise)
             value, error = _outcome(promise)
             if about == "memory":
@@ -258,7 +271,7 @@ class RayWorkers:
                     found.append(EnvWorkersSeen(pool_id=who, owners=value.owners, wanted=value.wanted))
                     self._kill_silent(value.silent)
             elif about == "start" and error is None and who in self._pools:
-                self._watched[self._pools[who].wait.remote()] = ("pool", who)
+                self._watch(self._pools[who].wait.remote().future(), "pool", who)
                 found.append(PoolReady(pool_id=who))
             elif about in {"start", "pool"}:
                 # A rank that died during the start says nothing about the next try.
@@ -272,9 +285,7 @@ class RayWorkers:
                 why = error if isinstance(error, TinkerGymError) else None
                 found.append(EngineHostEnded(pool_id=pool_id, engine_id=who, error=why))
             elif who in self._env_workers:
-                pool_id, actor = self._env_workers.pop(who)
-                self._memory.pop(who, None)
-                _kill(actor)  # It stays when its child has ended.
+                pool_id = self._end_env_worker(who)  # An actor stays when its child has ended.
                 end: WorkerEnd = "silent" if who in self._silent else "died"
                 self._silent.discard(who)
                 remains = value if isinstance(value, WorkerRemains) else WorkerRemains()
@@ -287,13 +298,15 @@ class RayWorkers:
         As they last reported; they are asked again now.
         """
         asked = {who for about, who in self._watched.values() if about == "memory"}
-        helpers = self._env_workers | self._engine_hosts
-        started = {who: actor for who, (_, actor) in helpers.items() if actor is not None}
-        for who, actor in (self._pools | started).items():
+        for who, worker in [(who, one) for who, (_, one) in self._env_workers.items() if one is not None]:
             if who not in asked:
-                self._watched[actor.memory.remote()] = ("memory", who)
+                self._watch(worker.memory(), "memory", who)
+        for who, actor in (self._pools | {who: one for who, (_, one) in self._engine_hosts.items()}).items():
+            if who not in asked:
+                self._watch(actor.memory.remote().future(), "memory", who)
+        helpers = {who: pool_id for who, (pool_id, _) in (self._env_workers | self._engine_hosts).items()}
         found = {pool_id: self._memory[pool_id] for pool_id in self._pools if pool_id in self._memory}
-        for worker_id, (pool_id, _) in helpers.items():
+        for worker_id, pool_id in helpers.items():
             if pool_id in found:
                 found[pool_id] += self._memory.get(worker_id, 0)
         return found
@@ -310,40 +323,48 @@ class RayWorkers:
 
     def end_env_worker(self, pool_id: str, worker_id: str) -> None:
         """Kill an environment worker that is no longer needed, without a report."""
-        _, actor = self._env_workers.pop(worker_id, ("", None))
-        self._memory.pop(worker_id, None)
-        _kill(actor)
+        if worker_id in self._env_workers:
+            self._end_env_worker(worker_id)
         self.env_worker_ended(pool_id, worker_id, "not_needed", WorkerRemains())
 
     def _kill_silent(self, worker_ids: Sequence[str]) -> None:
         for worker_id in worker_ids:
-            _, actor = self._env_workers.get(worker_id, ("", None))
-            if actor is None:
+            _, worker = self._env_workers.get(worker_id, ("", None))
+            if worker is None:
                 continue
             if worker_id in self._silent:
-                _kill(actor)  # The actor hangs as well.
+                worker.end()  # The actor hangs as well.
             else:
                 _log.warning("environment worker %s hangs", worker_id)
                 self._silent.add(worker_id)
-                actor.kill.remote()  # It then reports what its child was doing.
+                worker.kill()  # It then reports what its child was doing.
 
     def end_pool(self, pool_id: str) -> None:
         """Kill a pool with its environment workers and engine hosts."""
         for known in (self._ask_at, self._addresses, self._memory):
             known.pop(pool_id, None)
         _kill(self._pools.pop(pool_id, None))
-        for worker_id, (served, actor) in list(self._env_workers.items()):
+        self._end_helpers(pool_id)
+        self._placing.forget(pool_id)
+
+    def _end_helpers(self, pool_id: str) -> None:
+        for worker_id, (served, _) in list(self._env_workers.items()):
             if served == pool_id:
-                del self._env_workers[worker_id]
                 self._silent.discard(worker_id)
-                self._memory.pop(worker_id, None)
-                _kill(actor)
+                self._end_env_worker(worker_id)
         for engine_id, (served, actor) in list(self._engine_hosts.items()):
             if served == pool_id:
                 del self._engine_hosts[engine_id]
                 self._memory.pop(engine_id, None)
                 _kill(actor)
-        self._placing.forget(pool_id)
+
+    def _end_env_worker(self, worker_id: str) -> str:
+        """End it if it runs, and forget it; returns its pool."""
+        pool_id, worker = self._env_workers.pop(worker_id)
+        self._memory.pop(worker_id, None)
+        if worker is not None:
+            worker.end()
+        return pool_id
 
     def _ask_about_env_workers(self) -> None:
         now = time.monotonic()
@@ -353,14 +374,16 @@ class RayWorkers:
         waiting = {who for about, who in self._watched.values() if about in {"env_workers", "start"}}
         for pool_id in due - waiting:
             self._ask_at[pool_id] = now + _ASK_IDLE_SECONDS
-            self._watched[self._pools[pool_id].env_worker_report.remote()] = ("env_workers", pool_id)
+            self._watch(self._pools[pool_id].env_worker_report.remote().future(), "env_workers", pool_id)
 
-    def _kept(self, *, most: int) -> list[Any]:
-        """Return up to `most` of the references that have resolved."""
-        if not self._watched:
-            return []
-        kept, _ = ray.wait(list(self._watched), num_returns=most, timeout=0)
-        return cast(list[Any], kept)
+    def _watch(self, promise: Future[Any], about: str, who: str) -> None:
+        self._watched[promise] = (about, who)
+        promise.add_done_callback(self._note_resolved)
+
+    def _note_resolved(self, promise: Future[Any]) -> None:
+        """Called from a thread of Ray, or of an environment worker."""
+        self._resolved.append(promise)
+        self._wake()
 
 
 def _kill(actor: Any) -> None:
@@ -370,14 +393,12 @@ def _kill(actor: Any) -> None:
             ray.kill(actor, no_restart=True)
 
 
-def _outcome(promise: Any) -> tuple[Any, BaseException | None]:
-    """Return a reference's value, or the error; our own error if our code raised it."""
-    try:
-        return ray.get(promise), None
-    except ray.exceptions.RayTaskError as error:
-        return None, error.cause
-    except ray.exceptions.RayError as error:
-        return None, error
+def _outcome(promise: Future[Any]) -> tuple[Any, BaseException | None]:
+    """Return a promise's value, or the error; our own error if our code raised it."""
+    error = promise.exception()
+    if error is None:
+        return promise.result(), None
+    return None, error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
 
 
 def _actor_names() -> list[str]:

@@ -29,6 +29,7 @@ from backend.learner.parallel.rank_server import serve_rank
 from backend.planning.pool_place import ProcessPlace
 from backend.processes.children import die_with_parent
 from backend.processes.machine_gpus import VISIBLE
+from backend.scheduler.host_log import log_to_host
 from backend.scheduler.ray_node import own_address
 from backend.worker_url import LOOPBACK
 
@@ -43,6 +44,7 @@ class RankActor:
     def __init__(self, gpus: Sequence[str]) -> None:
         """Run where Ray placed it, on these of its node's GPUs."""
         die_with_parent()
+        log_to_host()
         if gpus:  # Before torch looks.
             os.environ[VISIBLE] = ",".join(gpus)
         self._listener: Listener | None = None

@@ -13,6 +13,7 @@ import psutil
 
 from backend.processes import with_parent
 from backend.scheduler import ray_patience
+from backend.scheduler.host_log import share_log
 
 KILL_SECONDS = 0.1
 """How long Ray's raylet waits for a process that it was told to end, before it kills it."""
@@ -77,7 +78,8 @@ def start_ray(temp_dir: Path, namespace: str = "tinkergym") -> None:
     import ray
     from ray._private import node, services
 
-    _leave_out_unused_parts(node.Node)
+    one_log = share_log()
+    _leave_out_unused_parts(node.Node, "start_api_server", "start_monitor", *["start_log_monitor"] * one_log)
     _wait_for_a_slow_raylet(services)
     _tie_agents_to_ray(services)
     ray.init(
@@ -87,20 +89,21 @@ def start_ray(temp_dir: Path, namespace: str = "tinkergym") -> None:
         num_cpus=1,
         num_gpus=0,
         object_store_memory=_OBJECT_STORE_BYTES,
-        log_to_driver=True,
+        log_to_driver=not one_log,
         configure_logging=False,
         _temp_dir=str(temp_dir),
     )
 
 
-def _leave_out_unused_parts(node: Any) -> None:
-    """Keep Ray from starting its dashboard's server and its autoscaler, for which it has no setting.
+def _leave_out_unused_parts(node: Any, *starts: str) -> None:
+    """Keep Ray from starting parts that we do not use, for which it has no setting.
 
-    We do not use them. `include_dashboard=False` only makes the server serve less: Ray still waits for it,
-    and each takes half a second of a core while the service starts or recovers.
+    `include_dashboard=False` only makes the dashboard's server serve less: Ray still waits for it, and it and
+    the autoscaler take half a second of a core each while the service starts or recovers. The log monitor
+    looks at files all the time.
     """
     # Another release of Ray may name them differently; then it starts them, and everything else is unchanged.
-    for name in ("start_api_server", "start_monitor"):
+    for name in starts:
         if hasattr(node, name):
             setattr(node, name, lambda _node, **_options: None)
 

@@ -26,9 +26,9 @@ from backend.processes.ends import wait_for_end
 from backend.processes.foreign_code import HOST_VARIABLE
 from backend.processes.guardian import guarded
 from backend.scheduler import early_worker, ray_start
-from backend.scheduler.actor_processes import log_to_stderr
 from backend.scheduler.child_environment import child_environment
 from backend.scheduler.cluster_host import run_in_cluster
+from backend.scheduler.host_log import log_to_host
 from backend.scheduler.ray_logs import remove_old_logs
 from backend.scheduler.scheduler import Scheduler
 from backend.scheduler.ticking import Ticking
@@ -47,9 +47,10 @@ _CORE_PROCESSES = ("gcs_server", "raylet")
 
 def main() -> int:
     """Run until a signal arrives, Ray dies or the parent process is gone."""
-    log_to_stderr()
+    log_to_host()
     config = ServiceConfig.from_environment()
     os.environ.update(child_environment())
+    os.umask(0o077)  # What its children write is for the service's user only.
     stop = threading.Event()
     make_private(config.run_dir)
     # A killed host leaves processes behind: Ray ends its own late, or not at all, and until then they would
@@ -77,7 +78,8 @@ def main() -> int:
             signal.signal(number, lambda *_: stop.set())
         core = _core_processes()
         ticking = Ticking(
-            lambda: Scheduler(service, ray_cluster.RayWorkers(config), config), service.scheduler_lock()
+            lambda wake: Scheduler(service, ray_cluster.RayWorkers(config, wake), config),
+            service.scheduler_lock(),
         )
         _watch(config, core, stop, early)
         ticking.stop()
@@ -96,7 +98,7 @@ def _watch(
     swept_at = time.monotonic()
     ids = [parent, *(process.pid for process in core)]
     while not stop.is_set():
-        wait_for_end(ids, _LOOK_SECONDS)
+        ended = wait_for_end(ids, _LOOK_SECONDS)
         if time.monotonic() - swept_at >= _SWEEP_SECONDS:
             swept_at = time.monotonic()
             remove_old_logs(config.ray_dir)
@@ -105,7 +107,7 @@ def _watch(
         if os.getppid() != parent:
             _log.warning("the supervisor is gone")
             return
-        for process in core:
+        for process in core if ended else ():
             if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
                 _log.error("Ray's process %d died; the service restarts Ray", process.pid)
                 logging.shutdown()

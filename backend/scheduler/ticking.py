@@ -9,7 +9,8 @@ from typing import Protocol
 
 _log = logging.getLogger(__name__)
 
-_TICK_SECONDS = 0.1
+_LOOK_SECONDS = 0.1
+"""How often the store is asked for commits; processes report changes by themselves."""
 _STAND_BY_SECONDS = 1.0
 _STOP_SECONDS = 4.0
 
@@ -40,21 +41,24 @@ class Ticking:
     It stands by while another process has the claim, and begins anew after it had lost it.
     """
 
-    def __init__(self, make: Callable[[], Ticks], alone: Alone) -> None:
+    def __init__(self, make: Callable[[Callable[[], None]], Ticks], alone: Alone) -> None:
+        """Start; `make` gets a function that lets the scheduler look at once, from any thread."""
         self._make, self._alone = make, alone
-        self._stop = threading.Event()
+        self._stop, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         scheduler: Ticks | None = None
-        while not self._stop.wait(_TICK_SECONDS):
+        while not self._stop.is_set():
+            self._wake.wait(_LOOK_SECONDS)
+            self._wake.clear()
             try:
                 if not self._alone.held():
                     scheduler = None
                     self._stop.wait(_STAND_BY_SECONDS)
                     continue
-                scheduler = scheduler or self._make()
+                scheduler = scheduler or self._make(self._wake.set)
                 if scheduler.due():
                     scheduler.tick()
             except Exception:
@@ -65,4 +69,5 @@ class Ticking:
     def stop(self) -> None:
         """End after the current tick."""
         self._stop.set()
+        self._wake.set()
         self._thread.join(timeout=_STOP_SECONDS)

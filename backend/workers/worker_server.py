@@ -25,6 +25,7 @@ from backend import worker_url
 from backend.engines.protocol import Deliver
 from backend.fairness.fair_places import FairPlaces, Hold
 from backend.lines_response import LinesResponse
+from backend.network.quiet_server import QuietServer
 from tinkergym.errors import (
     AuthenticationError,
     InternalServiceError,
@@ -42,29 +43,13 @@ Sample = Callable[[Sequence[SampleRequest], Deliver, bool], None]
 """Answers each request once through `deliver`; the last argument is `SampleBatch.together`."""
 
 
-class _Server(uvicorn.Server):
-    """Ends immediately if no request is in progress; uvicorn's takes 0.2 s and wakes ten times a second."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._told = asyncio.Event()
-        self._serving: asyncio.AbstractEventLoop | None = None
+class _Server(QuietServer):
+    """Ends immediately if no request is in progress; uvicorn's takes 0.2 s."""
 
     def end(self) -> None:
         """Stop listening and end requests in progress; called from another thread."""
-        self.should_exit = self.force_exit = True
-        if self._serving is not None:
-            with contextlib.suppress(RuntimeError):  # It has ended.
-                self._serving.call_soon_threadsafe(self._told.set)
-
-    async def main_loop(self) -> None:
-        """Run until told to end."""
-        self._serving = asyncio.get_running_loop()
-        ticks = 0  # of 0.1 s, as uvicorn counts
-        while not await self.on_tick(ticks):
-            ticks += 10
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._told.wait(), 1.0)
+        self.force_exit = True
+        self.tell_to_exit()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close all connections; a request in progress has a tenth of a second."""

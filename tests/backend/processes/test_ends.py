@@ -36,7 +36,11 @@ def test_returns_when_signal_arrives():
 def test_returns_at_once_for_ended_process():
     with subprocess.Popen(["true"]) as child:
         pass
-    wait_for_end([child.pid], _LONG_SECONDS)
+    assert wait_for_end([child.pid], _LONG_SECONDS)
+
+
+def test_says_when_no_process_has_ended():
+    assert not wait_for_end([os.getpid()], 0.0)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.EPERM, errno.EMFILE])

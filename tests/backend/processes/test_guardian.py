@@ -71,7 +71,7 @@ def running(processes, word):
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends processes with their parent")
 def test_leaves_nothing_behind_when_killed_together_with_guardians(service, tmp_path):
     until(lambda: is_complete(tmp_path / "data" / "local.json"))
-    until(lambda: running(service.children(recursive=True), "EnvWorkerProcess"))
+    until(lambda: running(service.children(recursive=True), "env_worker_process"))
     below = service.children(recursive=True)
     guardians = running(below, "backend.processes.guardian")
     assert len(guardians) == 2, "one of the service, one of the scheduler's host"

@@ -24,13 +24,13 @@ def test_repeats_a_run_to_the_bit(host, undisturbed):
     assert host.final_weights(host.submit()) == undisturbed
 
 
-@pytest.mark.parametrize("victim", ["EnvWorkerProcess", "PoolProcess", "host"])
+@pytest.mark.parametrize("victim", ["env_worker_process", "PoolProcess", "host"])
 def test_ends_with_same_bits_when_killed_at_step_3(host, undisturbed, victim):
     job_id = host.submit()
     host.until(lambda: host.service.job(job_id).step >= 3)
     if victim == "host":
         below = host.below()
-        host.find("EnvWorkerProcess").suspend()  # it hears nothing from Ray
+        host.find("env_worker_process").suspend()
         host.process.kill()
         host.process.wait()
         # By themselves, as nobody is left to end them.

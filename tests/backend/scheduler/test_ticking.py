@@ -19,8 +19,8 @@ class Claim:
 
 
 class Ticks:
-    def __init__(self) -> None:
-        self.ticked = threading.Event()
+    def __init__(self, wake) -> None:
+        self.wake, self.ticked = wake, threading.Event()
 
     def due(self) -> bool:
         return True
@@ -33,8 +33,8 @@ def test_stands_by_and_begins_anew_with_its_claim():
     made: list[Ticks] = []
     claim, began = Claim(), threading.Semaphore(0)
 
-    def make() -> Ticks:
-        made.append(Ticks())
+    def make(wake) -> Ticks:
+        made.append(Ticks(wake))
         began.release()
         return made[-1]
 
