@@ -77,7 +77,9 @@ def branch(wanted: StoredBranch, url: str, key: str) -> Iterator[EvaluationLine]
     """
     paths = MachinePaths(None)
     with Connection(url, token=key, patience_seconds=30.0) as connection:
-        for line in play_branches(Api(connection), wanted.job_id, wanted.episode_id, wanted, make_playable):
+        api = Api(connection)
+        stored = api.episode(wanted.job_id, wanted.episode_id)
+        for line in play_branches(api, stored, wanted, make_playable):
             assert line.trajectory is not None
             shown = {
                 "trajectory": paths.hidden_in_trajectory(line.trajectory),

@@ -38,6 +38,7 @@ from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
 from tinkergym.schema.evaluation import BranchRequest, EvaluationLine
 from tinkergym.schema.ids import EpisodeId, PolicyRef, SeatRef
 from tinkergym.schema.jobs.view import JobView
+from tinkergym.schema.summaries import EpisodeView
 from tinkergym.schema.views import RendererBundle
 from tinkergym.trajectory.trajectory import Trajectory
 
@@ -103,20 +104,18 @@ def seat_of(record: EpisodeResult, agent: str, turn: int) -> Trajectory:
 
 
 def play_branches(
-    api: Api, job_id: str, episode_id: str, wanted: BranchRequest, make_env: MakeEnv
+    api: Api, view: EpisodeView, wanted: BranchRequest, make_env: MakeEnv
 ) -> Iterator[EvaluationLine]:
-    """Play the continuations of an episode and yield each, under its number, as it ends.
+    """Play the continuations of a stored episode and yield each, under its number, as it ends.
 
     Raises:
         NotReplayableError: The environment says that it cannot be replayed, or what it shows differs from the
             record.
         InvalidRequestError: There is no such turn, or no such policy for this episode.
-        NotFoundError: The episode is not stored.
     """
-    view = api.episode(job_id, episode_id)
     own = seat_of(view.episode, wanted.agent, wanted.turn)
     if view.request is None:
-        raise NotReplayableError(f"{episode_id} cannot be replayed: {view.why_no_request}")
+        raise NotReplayableError(f"{view.episode.episode_id} cannot be replayed: {view.why_no_request}")
     with closing(made(make_env, view.request.environment)) as env:
         require_replayable(seated(env), view.request.environment.id)
     renderers = _Renderers(api)
@@ -151,12 +150,13 @@ def branch_job(
     if spec is None:
         raise InvalidRequestError(f"{view.job_id} is of kind {view.spec.kind!r}, which plays no episodes")
     found = EpisodeId.parse(episode_id)
-    original = seat_of(api.episode(view.job_id, episode_id).episode, wanted.agent, wanted.turn)
+    stored = api.episode(view.job_id, episode_id)
+    original = seat_of(stored.episode, wanted.agent, wanted.turn)
     if env is None and spec.rollout == "server":
         lines = api.branch(view.job_id, episode_id, wanted)
     else:
         ref = spec.environment_at(found.step, found.index // spec.groups.size)
-        lines = play_branches(api, view.job_id, episode_id, wanted, for_job(env, ref))
+        lines = play_branches(api, stored, wanted, for_job(env, ref))
     ended = []
     for line in lines:
         if line.error is not None:
