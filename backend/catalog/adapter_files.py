@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend.catalog.adapter_settings import CONFIG, adapter_settings, other_base, refused
 from backend.catalog.tensor_files import (
     StoredTensor,
     as_float32,
@@ -28,6 +27,7 @@ from backend.catalog.tensor_files import (
 )
 from backend.compute.layer_names import names
 from tinkergym.errors import UnknownModelError
+from tinkergym.schema.adapter_upload import CONFIG, adapter_settings, other_base, refused
 from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.user_code.quoting import quoted
 

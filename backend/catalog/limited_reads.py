@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from backend.catalog.adapter_files import SentAdapter, WrittenAdapter, write_adapter
-from backend.catalog.adapter_settings import refused
 from backend.catalog.model_check import MOST_SCANNED_BYTES, refuse_unfit
 from backend.catalog.models import ModelFacts, load_renderer_bundle, read_model_facts
 from backend.catalog.template_probe import probe_template
@@ -24,6 +23,7 @@ from tinkergym.errors import (
     UnknownModelError,
     from_wire,
 )
+from tinkergym.schema.adapter_upload import refused
 from tinkergym.schema.views import RendererBundle
 
 # The largest known template takes 0.2 s, and a folder of 100,000 tensors 3 s.

@@ -42,6 +42,7 @@ Sort = Annotated[
 ]
 
 
+@app.command("list", help="List your jobs; the same as `tinkergym jobs`.")
 @app.callback(invoke_without_command=True)
 def jobs(
     ctx: typer.Context,
@@ -66,26 +67,6 @@ def jobs(
         _list(given | {"state": state or [], "tag": tag or []}, as_json=as_json)
     elif as_json:  # `jobs --json show JOB_ID` is the same as `jobs show JOB_ID --json`.
         ctx.default_map = {ctx.invoked_subcommand: {"as_json": True}}
-
-
-@app.command("list")
-def list_jobs(
-    ctx: typer.Context,
-    *,
-    search: Search = "",
-    name: Name = "",
-    state: State = None,
-    tag: Tags = None,
-    env: EnvironmentPart = "",
-    model: ModelPart = "",
-    archived: Archived = False,
-    sort: Sort = "newest",
-    limit: Limit = 20,
-    as_json: AsJson = False,
-) -> None:
-    """List your jobs; the same as `tinkergym jobs`."""
-    given = {key: value for key, value in ctx.params.items() if key != "as_json"}
-    _list(given | {"state": state or [], "tag": tag or []}, as_json=as_json)
 
 
 def _list(given: dict[str, Any], *, as_json: bool) -> None:

@@ -1,6 +1,6 @@
 """PEFT adapters from anywhere as policies: read from a folder or the hub, and sent to the service.
 
-Reads `adapter_config.json` and `adapter_model.safetensors` only; the service checks what is in them.
+Reads `adapter_config.json` and `adapter_model.safetensors` only; the service checks the weights.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from tinkergym.basics.extras import import_extra
-from tinkergym.basics.user_json import read_json
-from tinkergym.errors import InvalidRequestError, TinkerGymError
+from tinkergym.errors import TinkerGymError
 from tinkergym.remote.api import Api
-from tinkergym.schema.adapter_upload import MOST_CONFIG_CHARACTERS, PART_BYTES, AdapterUpload
+from tinkergym.schema.adapter_upload import (
+    CONFIG,
+    MOST_CONFIG_CHARACTERS,
+    PART_BYTES,
+    AdapterUpload,
+    adapter_settings,
+    json_object,
+    refused,
+)
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.parts import Adapter
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.views import EXPORT_FILE
 
-CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 _PICKLES = ("adapter_model.bin", "adapter_model.pt", "pytorch_model.bin", "pytorch_adapter.bin")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-
-
-def refused(what: str, hint: str) -> InvalidRequestError:
-    """Return the error for a source that is not an adapter."""
-    return InvalidRequestError(what, hint=hint, field="source", code="unfit_adapter")
 
 
 def import_adapter(api: Api, source: str | os.PathLike[str], *, model: str = "", name: str = "") -> JobView:
@@ -42,7 +42,7 @@ def import_adapter(api: Api, source: str | os.PathLike[str], *, model: str = "",
     folder = _folder_of(source)
     config = _text(folder / CONFIG)
     origin = _text(folder / EXPORT_FILE) if (folder / EXPORT_FILE).exists() else ""
-    settings, export = _object(config, CONFIG), _object(origin or "{}", EXPORT_FILE)
+    settings, export = adapter_settings(config), json_object(origin or "{}", EXPORT_FILE)
     base = export.get("base_sha256")
     model = model or str(export.get("base_model") or settings.get("base_model_name_or_path") or "")
     if not model:
@@ -143,16 +143,6 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise refused(f"{path} cannot be read: {error}", "save the adapter again") from error
-
-
-def _object(text: str, name: str) -> dict[str, Any]:
-    try:
-        found = read_json(text)
-    except (ValueError, RecursionError) as error:
-        raise refused(f"{name} is not valid JSON: {error}", "save the adapter again") from None
-    if not isinstance(found, dict):
-        raise refused(f"{name} must be a JSON object", "save the adapter again")
-    return found
 
 
 def _parts(path: Path) -> Iterator[bytes]:

@@ -9,6 +9,7 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.remote.adapter_import import import_adapter
 from tinkergym.schema.adapter_upload import PART_BYTES
 
+PLAIN = {"peft_type": "LORA", "r": 8, "lora_alpha": 16}
 WEIGHTS = b"\x08" + bytes(7) + b"{}      " + bytes(PART_BYTES)
 
 
@@ -29,7 +30,7 @@ class Sent:
 def folder(tmp_path):
     path = tmp_path / "mine"
     path.mkdir()
-    (path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
+    (path / "adapter_config.json").write_text(json.dumps({**PLAIN, "base_model_name_or_path": "org/base"}))
     (path / "adapter_model.safetensors").write_bytes(WEIGHTS)
     return path
 
@@ -84,14 +85,18 @@ def without_settings(folder):
 
 
 def without_base(folder):
-    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_config.json").write_text(json.dumps(PLAIN))
+
+
+def of_another_kind(folder):
+    (folder / "adapter_config.json").write_text(json.dumps({**PLAIN, "use_dora": True}))
 
 
 @pytest.mark.parametrize(
     "spoil",
     [
         *(pickled, renamed_pickle, linked, linked_settings, pipe),
-        *(vast_settings, settings_in_other_bytes, without_settings, without_base),
+        *(vast_settings, settings_in_other_bytes, without_settings, without_base, of_another_kind),
     ],
 )
 def test_sends_nothing_of_another_folder(folder, spoil):
