@@ -51,7 +51,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         self.on_illegal = game.on_illegal if on_illegal is None else on_illegal
         self._policy = IllegalPolicy.parse(self.on_illegal)
         if self._policy.kind == "random":
-            self._needs_legal("on_illegal")
+            _needs_legal(game, "on_illegal")
         self.possible_agents = _agent_ids(game)
         self.agents: list[str] = []
         self._players = {agent: player for player, agent in enumerate(self.possible_agents)}
@@ -108,7 +108,9 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
                 hint="set `players` in the class or in __init__",
                 field="environment",
             )
-        self._player = self._seat(0 if self.game.simultaneous else self.game.first_player(), "first_player")
+        self._player = _seat(
+            self.game, 0 if self.game.simultaneous else self.game.first_player(), "first_player"
+        )
         self.agent_selection = agents[self._player]
         self._show()
 
@@ -188,23 +190,16 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         Raises:
             InvalidRequestError: It is not listed, or `random` has no legal moves to choose from.
         """
-        if name not in self.game.opponents:
-            close = difflib.get_close_matches(name, self.game.opponents, n=1)
-            meant = f"did you mean {close[0]!r}? " if close else ""
-            raise InvalidRequestError(
-                f"{name!r} is not an opponent",
-                hint=f"{meant}choose one of {', '.join(self.game.opponents)}",
-                field="opponent",
-            )
+        _require_listed(self.game, name)
         if name == "random":
-            self._needs_legal("opponent")
+            _needs_legal(self.game, "opponent")
 
     def scripted_action(self, agent: str, name: str, rng: np.random.Generator) -> str:
         """Return the action of a named opponent for this agent; it draws from `rng`."""
         player = self._players[agent]
         if name != "random":
             return str(getattr(self.game, name)(player, rng))
-        return self._random_move(player, rng)
+        return _random_move(self.game, player, rng)
 
     def render(self) -> str | None:
         """Return the game as readable text, if the render mode is `ansi`."""
@@ -247,7 +242,9 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         in_a_row = over or game.simultaneous
         out = {gone for gone in game.eliminated if not over or self.possible_agents[gone] not in self.agents}
         for _ in range(count):
-            player = (player + 1) % count if in_a_row else self._seat(game.next_player(player), "next_player")
+            player = (
+                (player + 1) % count if in_a_row else _seat(game, game.next_player(player), "next_player")
+            )
             if player not in out:
                 return player
         raise InvalidEnvironmentError(
@@ -255,15 +252,6 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
             hint="return a player who is not in self.eliminated",
             field="environment",
         )
-
-    def _seat(self, player: Any, method: str) -> int:
-        if player not in range(len(self.possible_agents)):
-            raise InvalidEnvironmentError(
-                f"{type(self.game).__name__}.{method} returned {player!r}",
-                hint=f"return the number of a player, 0 to {len(self.possible_agents) - 1}",
-                field="environment",
-            )
-        return int(player)
 
     def _collect(self, move: Any) -> Rewards | None:
         self._moves[self._player] = move
@@ -280,7 +268,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
             self.infos[self.possible_agents[player]] = {"metrics": {"illegal_moves": 1.0}}
         if policy.kind == "random":
             assert self._np_random is not None
-            action = self._random_move(player, self._np_random)
+            action = _random_move(self.game, player, self._np_random)
             game.tell(f"Illegal move: {reason}. {action} was played instead.", player)
             move = game.read(player, action)
             return move, None if game.simultaneous else game.play(player, move)
@@ -293,16 +281,6 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
             return None, None
         self._forfeited[player] = reason
         return None, None
-
-    def _random_move(self, player: int, rng: np.random.Generator) -> str:
-        legal = self.game.legal(player)
-        if not legal:
-            raise InvalidRequestError(
-                f"{type(self.game).__name__}.legal({player}) lists no moves to choose from",
-                hint="return the legal moves as long as the game continues",
-                field="opponent",
-            )
-        return legal[int(rng.integers(len(legal)))]
 
     def _pay(self, rewards: list[float]) -> None:
         for player, agent in enumerate(self.possible_agents):
@@ -345,14 +323,6 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
             },
         }
 
-    def _needs_legal(self, field: str) -> None:
-        if type(self.game).legal is TextGame.legal:
-            raise InvalidRequestError(
-                f"'random' needs the legal moves of {type(self.game).__name__}",
-                hint="define legal(player), or choose another value",
-                field=field,
-            )
-
 
 def _agent_ids(game: TextGame) -> list[str]:
     count = _count_players(game)
@@ -377,3 +347,45 @@ def _count_players(game: TextGame) -> int:
             field="environment",
         )
     return len(game.player_names)
+
+
+def _seat(game: TextGame, player: Any, method: str) -> int:
+    count = len(game.player_names)
+    if player not in range(count):
+        raise InvalidEnvironmentError(
+            f"{type(game).__name__}.{method} returned {player!r}",
+            hint=f"return the number of a player, 0 to {count - 1}",
+            field="environment",
+        )
+    return int(player)
+
+
+def _random_move(game: TextGame, player: int, rng: np.random.Generator) -> str:
+    legal = game.legal(player)
+    if not legal:
+        raise InvalidRequestError(
+            f"{type(game).__name__}.legal({player}) lists no moves to choose from",
+            hint="return the legal moves as long as the game continues",
+            field="opponent",
+        )
+    return legal[int(rng.integers(len(legal)))]
+
+
+def _needs_legal(game: TextGame, field: str) -> None:
+    if type(game).legal is TextGame.legal:
+        raise InvalidRequestError(
+            f"'random' needs the legal moves of {type(game).__name__}",
+            hint="define legal(player), or choose another value",
+            field=field,
+        )
+
+
+def _require_listed(game: TextGame, name: str) -> None:
+    if name not in game.opponents:
+        close = difflib.get_close_matches(name, game.opponents, n=1)
+        meant = f"did you mean {close[0]!r}? " if close else ""
+        raise InvalidRequestError(
+            f"{name!r} is not an opponent",
+            hint=f"{meant}choose one of {', '.join(game.opponents)}",
+            field="opponent",
+        )

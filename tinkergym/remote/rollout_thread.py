@@ -15,7 +15,7 @@ from tinkergym.remote.process_end import before_the_end
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
 from tinkergym.remote.transport import Connection
 from tinkergym.rollout.play_list import MakeEnv, RolloutTransport, RolloutWorker
-from tinkergym.rollout.player import Recorder
+from tinkergym.rollout.played_episode import Recorder
 from tinkergym.schema.jobs.view import JobView
 
 _log = logging.getLogger(__name__)

@@ -1,21 +1,22 @@
 """Group scores: the episodes of a group wait for each other, and are scored together.
 
-Bookkeeping without time or threads: the player reports ended episodes, and calls the environment for a whole
-group.
+No threads: the player reports ended episodes, and what environments return.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.errors import InvalidEnvironmentError
-from tinkergym.rollout.environment_host import AnyEnv
+from tinkergym.rollout.environment_host import AnyEnv, Host, Report
+from tinkergym.rollout.host_pool import HostPool
 from tinkergym.rollout.scoring import NoScore, scores_of
 from tinkergym.rubrics.group import GroupMember, score_group_of
 from tinkergym.schema.episodes import EpisodeResult
+from tinkergym.schema.ids import EpisodeGroup, EpisodeId
 from tinkergym.trajectory.content_parts import content_text
 from tinkergym.trajectory.trajectory import (
     LARGEST_REWARD,
@@ -85,6 +86,87 @@ class WaitingGroup:
                     _lost(trajectory, error, reason) if error else _with_score(trajectory, next(paid))
                 )
             found.append(one.model_copy(update={"trajectories": [trajectory]}))
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A group for which its environment is called."""
+
+    group: WaitingGroup
+    hosts: HostPool
+    host: Host
+    ends_at: float
+
+
+class GroupScoring:
+    """Holds the ended episodes of groups back: each group is scored once, when its last episode has ended."""
+
+    def __init__(self, call_ids: Iterator[int], clock: Callable[[], float]) -> None:
+        """Begin without a group.
+
+        Args:
+            call_ids: Ids for the calls of environments.
+            clock: Seconds, monotonic.
+        """
+        self._call_ids, self._clock = call_ids, clock
+        self._groups: dict[EpisodeGroup, WaitingGroup] = {}
+        self._asked: dict[int, _Asked] = {}
+        """By the call of the environment that is asked."""
+
+    @property
+    def active(self) -> int:
+        """The number of groups being scored."""
+        return len(self._asked)
+
+    def drop(self, lease_id: str) -> None:
+        """Forget the group of an episode whose lease is lost."""
+        for key, group in list(self._groups.items()):
+            if any(one.lease_id == lease_id for one in group.results.values()):
+                del self._groups[key]
+
+    def add(self, plan: EpisodePlan, result: EpisodeResult, hosts: HostPool) -> list[EpisodeResult]:
+        """Add an ended episode, and call an environment if it is the last; return what needs no score."""
+        own = EpisodeId.parse(plan.episode_id)
+        key = own.in_group(plan.group)
+        group = self._groups.setdefault(key, WaitingGroup(plan))
+        group.results[own.index] = result
+        if not group.whole:
+            return []
+        del self._groups[key]
+        members, plan = len(group.members), group.plan
+        if not members:
+            return group.in_order
+        assert plan.environment is not None, "the player makes environments by reference"
+        host, _ = hosts.take(plan.environment, plan.data_sha256)
+        # Each may need a judge for as long as a step.
+        ends_at = self._clock() + members * plan.limits.step_timeout_seconds
+        call_id = next(self._call_ids)
+        self._asked[call_id] = _Asked(group, hosts, host, ends_at)
+        host.episode_id = plan.episode_id
+        host.call(call_id, group.ask)
+        return []
+
+    def reported(self, report: Report) -> list[EpisodeResult] | None:
+        """Return the results of the group that a report is about; None for another call's report."""
+        asked = self._asked.pop(report.call_id, None)
+        if asked is None:
+            return None
+        if report.error:
+            asked.hosts.discard(asked.host, hangs=False)
+            return asked.group.scored_results(None, report.error, report.stop_reason)
+        asked.hosts.give_back(asked.host)
+        return asked.group.scored_results(report.value)
+
+    def overdue(self, now: float) -> list[EpisodeResult]:
+        """Give up the calls that take too long, and return the results of their groups."""
+        found: list[EpisodeResult] = []
+        for call_id, asked in list(self._asked.items()):
+            if now >= asked.ends_at:
+                del self._asked[call_id]
+                asked.hosts.discard(asked.host, hangs=True)
+                text = "score_group did not return within limits.step_timeout_seconds per episode"
+                found += asked.group.scored_results(None, text, StopReason.ENVIRONMENT_TIMEOUT)
         return found
 
 

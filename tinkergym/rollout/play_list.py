@@ -8,7 +8,8 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Sampler
 from tinkergym.rollout.executors import Executor, MakeEnv
-from tinkergym.rollout.player import EpisodePlayer, Recorder
+from tinkergym.rollout.played_episode import Recorder
+from tinkergym.rollout.player import EpisodePlayer
 from tinkergym.rollout.rollout_worker import RolloutTransport, RolloutWorker
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
 

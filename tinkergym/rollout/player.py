@@ -10,29 +10,26 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 from tinkergym.agent.agent_loop import AgentLoop, AgentState
-from tinkergym.agent.coordinator import Coordinator, Position
+from tinkergym.agent.coordinator import Coordinator
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Sampler
 from tinkergym.errors import InternalServiceError, TinkerGymError, from_wire
 from tinkergym.rollout.call_register import CallRegister
-from tinkergym.rollout.environment_host import AnyEnv, Host, Report
+from tinkergym.rollout.environment_host import AnyEnv, Report
 from tinkergym.rollout.executors import Executor, MakeEnv, executor_called
-from tinkergym.rollout.game_table import PLAYERS, TOOLS
-from tinkergym.rollout.group_scores import WaitingGroup
+from tinkergym.rollout.group_scores import GroupScoring
 from tinkergym.rollout.hanging_calls import late_text, overdue_text
 from tinkergym.rollout.host_pool import HostPool
+from tinkergym.rollout.played_episode import AnyRenderer, PlayedEpisode, Recorder
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import ErrorView
-from tinkergym.schema.ids import EpisodeGroup, EpisodeId
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
-from tinkergym.trajectory.trajectory import FAILED_REASONS, StopReason, Trajectory
-from tinkergym.user_code.quoting import quoted, type_in_words
+from tinkergym.trajectory.trajectory import FAILED_REASONS, StopReason
 
 _TICK_SECONDS = 0.05
 """How often deadlines are checked."""
@@ -43,78 +40,7 @@ _SPOILED = {StopReason.ENVIRONMENT_ERROR, StopReason.ENVIRONMENT_TIMEOUT, StopRe
 """After these stop reasons an environment is not used again."""
 
 
-class Recording(Protocol):
-    """An episode that a program plays by itself, with one call of the environment."""
-
-    @property
-    def state(self) -> AgentState:
-        """What it waits for."""
-        ...
-
-    @property
-    def stop_reason(self) -> StopReason | None:
-        """Why it ended; None while it runs."""
-        ...
-
-    def play(self, env: Any) -> Any:
-        """Play with the environment; called where environments run."""
-        ...
-
-    def finish(self, value: Any) -> None:
-        """End the episode with what `play` returned."""
-        ...
-
-    def fail(self, stop_reason: StopReason, error: str = "") -> None:
-        """End the episode for an external reason. A second end is ignored."""
-        ...
-
-    def trajectories(self) -> list[Trajectory]:
-        """Return the record of each seat."""
-        ...
-
-
-class Recorder(Protocol):
-    """Records programs that play by themselves."""
-
-    def open(self, plan: EpisodePlan, renderer: Callable[[str], Renderer], sampler: Sampler) -> Recording:
-        """Begin an episode."""
-        ...
-
-    def close(self) -> None:
-        """Release what it holds; no episode is running."""
-        ...
-
-
 Answers = Sequence[Completion | SampleFailure]
-AnyRenderer = Renderer | Callable[[str], Renderer]
-
-
-@dataclass(slots=True, eq=False)
-class _Episode:
-    """An episode being played. All times are on the player's clock."""
-
-    plan: EpisodePlan
-    loop: AgentLoop | Coordinator | Recording
-    renderer: AnyRenderer
-    hosts: HostPool
-    host: Host
-    ends_at: float
-    call: str = ""
-    """The environment's running call: `make`, `reset`, `step` or `play`; empty if there is none."""
-    call_id: int = 0
-    call_ends_at: float = 0.0
-    request_id: str = ""
-    """Id of the last sampling request."""
-
-
-@dataclass(slots=True, eq=False)
-class _Scoring:
-    """A group for which its environment is called."""
-
-    group: WaitingGroup
-    hosts: HostPool
-    host: Host
-    ends_at: float
 
 
 class EpisodePlayer:
@@ -152,22 +78,19 @@ class EpisodePlayer:
         self._hosts: dict[str, HostPool] = {}
         self._waiting: deque[tuple[EpisodePlan, AnyRenderer]] = deque()
         self._call_ids = itertools.count(1)
-        self._episodes: dict[str, _Episode] = {}
-        self._by_request: dict[str, _Episode] = {}
-        self._by_call: dict[int, _Episode] = {}
+        self._episodes: dict[str, PlayedEpisode] = {}
+        self._by_request: dict[str, PlayedEpisode] = {}
+        self._by_call: dict[int, PlayedEpisode] = {}
         self._fresh_calls: set[int] = set()
         self._requests: list[SampleRequest] = []
         self._finished: list[EpisodeResult] = []
-        self._groups: dict[EpisodeGroup, WaitingGroup] = {}
-        """Ended episodes that are scored together."""
-        self._scoring: dict[int, _Scoring] = {}
-        """By the call of the environment that is asked."""
+        self._groups = GroupScoring(self._call_ids, clock)
         self._next_tick = 0.0
 
     @property
     def active(self) -> int:
         """The number of episodes being played and of groups being scored."""
-        return len(self._episodes) + len(self._waiting) + len(self._scoring)
+        return len(self._episodes) + len(self._waiting) + self._groups.active
 
     def start(self, plan: EpisodePlan, renderer: AnyRenderer) -> None:
         """Begin an episode. One that is already being played, by its `session_id`, continues.
@@ -206,20 +129,18 @@ class EpisodePlayer:
             if self._recorder is None
             else self._recorder.open(plan, _by_model(renderer), self._sampler)
         )
-        episode = _Episode(plan, loop, renderer, hosts, host, ends_at)
+        episode = PlayedEpisode(plan, loop, renderer, hosts, host, ends_at)
         self._episodes[plan.session_id] = episode
         if is_new:
             # Creating an environment may take as long as a reset, so it has its own time limit.
             self._call(episode, "make", _nothing)
         else:
-            self._reset(episode)
+            self._call(episode, *episode.first_call())
 
     def drop(self, session_id: str) -> None:
         """Stop an episode without a result, because its lease is lost."""
         self._waiting = deque(item for item in self._waiting if item[0].session_id != session_id)
-        for key, group in list(self._groups.items()):
-            if any(one.lease_id == session_id for one in group.results.values()):
-                del self._groups[key]
+        self._groups.drop(session_id)
         episode = self._episodes.get(session_id)
         if episode is not None:
             episode.loop.fail(StopReason.ABANDONED, "the lease was lost")
@@ -298,9 +219,7 @@ class EpisodePlayer:
         episode = self._by_request.pop(answer.request_id, None)
         if episode is None or episode.loop.state is not AgentState.GENERATING:
             return  # Dropped or timed out meanwhile.
-        assert isinstance(episode.loop, AgentLoop | Coordinator), (
-            "a program's own calls are answered elsewhere"
-        )
+        assert isinstance(episode.loop, AgentLoop | Coordinator), "a program's calls are answered elsewhere"
         if isinstance(answer, SampleFailure):
             view = answer.error
             episode.loop.fail(StopReason.SAMPLING_FAILED, f"{view.type}: {from_wire(view.model_dump())}")
@@ -316,14 +235,15 @@ class EpisodePlayer:
 
     def _reported(self, report: Report) -> None:
         self._fresh_calls.discard(report.call_id)
-        if report.call_id in self._scoring:
-            self._scored(self._scoring.pop(report.call_id), report)
+        if (scored := self._groups.reported(report)) is not None:
+            self._finished += scored
+            self._start_waiting()
             return
         episode = self._by_call.pop(report.call_id, None)
         if episode is None:
             return
         call, episode.call = episode.call, ""
-        limit = _limit_seconds(episode.plan, call)
+        limit = episode.limit_seconds(call)
         if report.seconds > limit:
             # Not every executor can interrupt a call, and a report may arrive before the deadline is checked.
             episode.loop.fail(StopReason.ENVIRONMENT_TIMEOUT, late_text(call, report.seconds, limit))
@@ -332,52 +252,15 @@ class EpisodePlayer:
             episode.loop.fail(report.stop_reason, report.error)
             self._finish(episode)
         elif call == "make":
-            self._reset(episode)
+            self._call(episode, *episode.first_call())
         elif call == "play":
             assert not isinstance(episode.loop, AgentLoop | Coordinator)
             episode.loop.finish(report.value)
             self._finish(episode)
         else:
-            self._go_on(episode, self._taken(episode, call, report.value))
+            self._go_on(episode, episode.taken(call, report.value))
 
-    def _taken(self, episode: _Episode, call: str, value: Any) -> SampleRequest | None:
-        """Pass the return value of `reset` or `step` to the loop."""
-        loop, length = episode.loop, 2 if call == "reset" else 5
-        if isinstance(loop, Coordinator):
-            return self._positioned(episode, loop, call, value)
-        assert isinstance(loop, AgentLoop), "a program has no reset and no step"
-        if not isinstance(value, tuple) or len(value) != length:
-            what = f"a tuple of {len(value)}" if isinstance(value, tuple) else type_in_words(value)
-            shown = "" if value is None else f": {quoted(value)}"
-            text = f"{call} must return a tuple of {length}, but it returned {what}{shown}"
-            loop.fail(StopReason.ENVIRONMENT_ERROR, text)
-            return None
-        try:
-            if call == "reset":
-                return loop.begin(*value, environment_prompt=episode.host.system_prompt)
-            return loop.stepped(*value)
-        except TinkerGymError as error:
-            # The chat template refuses the messages, so no request can be made.
-            loop.fail(StopReason.SAMPLING_FAILED, f"{type(error).__name__}: {error}")
-            return None
-
-    def _positioned(
-        self, episode: _Episode, coordinator: Coordinator, call: str, value: Any
-    ) -> SampleRequest | None:
-        """Pass the game's position to the coordinator."""
-        if not isinstance(value, Position):
-            text = "an episode with several seats needs a PettingZoo game"
-            coordinator.fail(StopReason.ENVIRONMENT_ERROR, text)
-            return None
-        try:
-            if call == "reset":
-                return coordinator.begin(value, environment_prompt=episode.host.system_prompt)
-            return coordinator.stepped(value)
-        except TinkerGymError as error:
-            coordinator.fail(StopReason.SAMPLING_FAILED, f"{type(error).__name__}: {error}")
-            return None
-
-    def _go_on(self, episode: _Episode, request: SampleRequest | None) -> None:
+    def _go_on(self, episode: PlayedEpisode, request: SampleRequest | None) -> None:
         if request is not None and self._clock() >= episode.ends_at:
             episode.loop.fail(StopReason.EPISODE_TIMEOUT)
             request = None
@@ -395,8 +278,7 @@ class EpisodePlayer:
         self._next_tick = now + _TICK_SECONDS
         for episode in list(self._episodes.values()):
             if episode.call and now >= episode.call_ends_at:
-                limit = _limit_seconds(episode.plan, episode.call)
-                text = overdue_text(episode.host, episode.call, limit)
+                text = overdue_text(episode.host, episode.call, episode.limit_seconds(episode.call))
                 episode.loop.fail(StopReason.ENVIRONMENT_TIMEOUT, text)
                 self._finish(episode)
             elif episode.loop.state is AgentState.GENERATING and now >= episode.ends_at:
@@ -404,33 +286,14 @@ class EpisodePlayer:
                     StopReason.EPISODE_TIMEOUT, "the time ran out while the policy was sampling"
                 )
                 self._finish(episode)
-        for call_id, scoring in list(self._scoring.items()):
-            if now >= scoring.ends_at:
-                del self._scoring[call_id]
-                scoring.hosts.discard(scoring.host, hangs=True)
-                text = "score_group did not return within limits.step_timeout_seconds per episode"
-                self._finished += scoring.group.scored_results(None, text, StopReason.ENVIRONMENT_TIMEOUT)
+        self._finished += self._groups.overdue(now)
         self._start_waiting()  # A pause may be over.
 
     # --- what follows ---
 
-    def _reset(self, episode: _Episode) -> None:
-        plan = episode.plan
-        if not isinstance(episode.loop, AgentLoop | Coordinator):
-            self._call(episode, "play", episode.loop.play)
-            return
-        options: dict[str, Any] = {} if plan.task_index is None else {"task_index": plan.task_index}
-        if plan.table:
-            options[PLAYERS] = dict(plan.table)
-        tools = {seat.agent: seat.tools for seat in plan.seats if seat.tools is not None}
-        if tools:
-            options[TOOLS] = tools
-        arguments: dict[str, Any] = {"seed": plan.seed, **({"options": options} if options else {})}
-        self._call(episode, "reset", lambda env: env.reset(**arguments))
-
-    def _call(self, episode: _Episode, name: str, function: Callable[[AnyEnv], Any]) -> None:
+    def _call(self, episode: PlayedEpisode, name: str, function: Callable[[AnyEnv], Any]) -> None:
         episode.call, episode.call_id = name, next(self._call_ids)
-        episode.call_ends_at = self._clock() + _limit_seconds(episode.plan, name)
+        episode.call_ends_at = self._clock() + episode.limit_seconds(name)
         self._by_call[episode.call_id] = episode
         self._fresh_calls.add(episode.call_id)
         episode.host.episode_id = episode.plan.episode_id
@@ -443,16 +306,9 @@ class EpisodePlayer:
         try:
             self._sampler.submit(requests, self._inbox.put)
         except Exception as error:  # The sampler's edge: its failure fails every request.
-            kind = type(error).__name__
-            view = (
-                error.to_wire()
-                if isinstance(error, TinkerGymError)
-                else {"type": kind, "message": str(error)}
-            )
-            failure = ErrorView(**view)
-            self._inbox.put([SampleFailure(request_id=r.request_id, error=failure) for r in requests])
+            self._inbox.put(_failures(error, requests))
 
-    def _finish(self, episode: _Episode) -> None:
+    def _finish(self, episode: PlayedEpisode) -> None:
         plan = episode.plan
         if episode.loop.stop_reason in FAILED_REASONS and plan.attempt < plan.retries:
             self._release(episode)
@@ -462,46 +318,12 @@ class EpisodePlayer:
         result = EpisodeResult.model_construct(
             episode_id=plan.episode_id,
             lease_id=plan.lease_id,
-            trajectories=_trajectories(episode.loop),
+            trajectories=episode.trajectories(),
         )
         self._release(episode)
-        if not plan.group_size:
-            self._finished.append(result)
-            return
-        own = EpisodeId.parse(plan.episode_id)
-        key = own.in_group(plan.group)
-        group = self._groups.setdefault(key, WaitingGroup(plan))
-        group.results[own.index] = result
-        if group.whole:
-            del self._groups[key]
-            self._score(group, episode.hosts)
+        self._finished += self._groups.add(plan, result, episode.hosts) if plan.group_size else [result]
 
-    def _score(self, group: WaitingGroup, hosts: HostPool) -> None:
-        """Call an environment for the scores of a group."""
-        members = len(group.members)
-        if not members:
-            self._finished += group.in_order
-            return
-        plan = group.plan
-        assert plan.environment is not None, "the player makes environments by reference"
-        host, _ = hosts.take(plan.environment, plan.data_sha256)
-        # Each may need a judge for as long as a step.
-        ends_at = self._clock() + members * plan.limits.step_timeout_seconds
-        call_id = next(self._call_ids)
-        self._scoring[call_id] = _Scoring(group, hosts, host, ends_at)
-        host.episode_id = plan.episode_id
-        host.call(call_id, group.ask)
-
-    def _scored(self, scoring: _Scoring, report: Report) -> None:
-        if report.error:
-            scoring.hosts.discard(scoring.host, hangs=False)
-            self._finished += scoring.group.scored_results(None, report.error, report.stop_reason)
-        else:
-            scoring.hosts.give_back(scoring.host)
-            self._finished += scoring.group.scored_results(report.value)
-        self._start_waiting()
-
-    def _release(self, episode: _Episode) -> None:
+    def _release(self, episode: PlayedEpisode) -> None:
         del self._episodes[episode.plan.session_id]
         self._by_request.pop(episode.request_id, None)
         reason = episode.loop.stop_reason
@@ -536,14 +358,12 @@ def _by_model(renderer: AnyRenderer) -> Callable[[str], Renderer]:
     return (lambda _: renderer) if isinstance(renderer, Renderer) else renderer
 
 
-def _limit_seconds(plan: EpisodePlan, call: str) -> float:
-    limits = plan.limits
-    return limits.episode_timeout_seconds if call == "play" else limits.step_timeout_seconds
-
-
-def _trajectories(loop: AgentLoop | Coordinator | Recording) -> list[Trajectory]:
-    return [loop.trajectory()] if isinstance(loop, AgentLoop) else loop.trajectories()
-
-
 def _nothing(env: AnyEnv) -> None:
     """Make the host create its environment."""
+
+
+def _failures(error: Exception, requests: Sequence[SampleRequest]) -> list[SampleFailure]:
+    """Return an error of the sampler as the failure of each of its requests."""
+    plain = {"type": type(error).__name__, "message": str(error)}
+    view = ErrorView(**(error.to_wire() if isinstance(error, TinkerGymError) else plain))
+    return [SampleFailure(request_id=request.request_id, error=view) for request in requests]

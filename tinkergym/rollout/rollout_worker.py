@@ -10,7 +10,7 @@ import logging
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal, Protocol, TypeVar
 
@@ -21,7 +21,8 @@ from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.errors import PayloadTooLargeError, ServiceUnavailableError, TinkerGymError
 from tinkergym.rollout.call_register import CallRegister
 from tinkergym.rollout.executors import Executor, MakeEnv
-from tinkergym.rollout.player import EpisodePlayer, Recorder
+from tinkergym.rollout.played_episode import Recorder
+from tinkergym.rollout.player import EpisodePlayer
 from tinkergym.schema.episodes import EpisodeResult, LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.events import JobState
 from tinkergym.schema.ids import EpisodeGroup, EpisodeId
@@ -230,7 +231,7 @@ class RolloutWorker:
             if renderers is None:
                 return
             with self._changed:
-                self._remember(self._lost_as_groups(reply), renderers)
+                self._remember(_lost_as_groups(reply, self._groups), renderers)
                 self._final = reply.job_state.final
                 idle = not reply.episodes and not reply.lost
             wake()
@@ -242,13 +243,7 @@ class RolloutWorker:
     def _say_what_is_waited_for(self, reply: LeaseReply) -> None:
         if self._playing:
             return
-        where = "is paused" if reply.job_state is JobState.PAUSED else "waits for its place"
-        waits_for = f"the job {where}: {reply.waits_for}" if reply.waits_for else ""
-        if reply.held_seconds:
-            waits_for = (
-                f"waiting up to {reply.held_seconds:.0f} s for the leases of a worker that stopped "
-                f"responding; then its episodes are played here"
-            )
+        waits_for = _waits_for(reply)
         # The number of seconds decreases with every response, so this is said only once.
         kind = "held" if reply.held_seconds else waits_for
         if kind and kind not in self._told:
@@ -258,12 +253,6 @@ class RolloutWorker:
     @property
     def _free(self) -> int:
         return self._max_episodes - len(self._playing)
-
-    def _lost_as_groups(self, reply: LeaseReply) -> LeaseReply:
-        """Give up whole groups: an episode scored with others is useless without them."""
-        broken = {self._groups[lease_id] for lease_id in reply.lost if lease_id in self._groups}
-        siblings = [lease_id for lease_id, key in self._groups.items() if key in broken]
-        return reply.model_copy(update={"lost": sorted({*reply.lost, *siblings})}) if broken else reply
 
     def _remember(self, reply: LeaseReply, renderers: dict[str, Renderer]) -> None:
         taken = {episode.lease_id for episode in reply.episodes}
@@ -302,7 +291,7 @@ class RolloutWorker:
                     if self._ended:
                         return
                     self._changed.wait()
-                batch = self._next_batch(most)
+                batch = _next_batch(self._results, self._groups, most)
                 self._submitting = True
             try:
                 most = self._submit(batch, most)
@@ -311,22 +300,6 @@ class RolloutWorker:
                     self._submitting = False
                     self._changed.notify_all()
 
-    def _next_batch(self, most: int) -> list[EpisodeResult]:
-        """Return results to submit together: a group is never split."""
-        batch: list[EpisodeResult] = []
-        while self._results and (len(batch) < most or self._are_paid_together(batch[-1], self._results[0])):
-            batch.append(self._results.popleft())
-        return batch
-
-    def _are_paid_together(self, one: EpisodeResult, other: EpisodeResult) -> bool:
-        key = self._groups.get(one.lease_id)
-        return key is not None and key == self._groups.get(other.lease_id)
-
-    def _middle(self, batch: Sequence[EpisodeResult]) -> int:
-        """Return where a batch can be split, near its middle; 0 if nowhere."""
-        places = [n for n in range(1, len(batch)) if not self._are_paid_together(batch[n - 1], batch[n])]
-        return min(places, key=lambda place: abs(place - len(batch) // 2), default=0)
-
     def _submit(self, batch: Sequence[EpisodeResult], most: int) -> int:
         """Submit a batch; return how many results the next one may have."""
         # The results are our own frozen records, so copying them through validation is not needed.
@@ -334,7 +307,7 @@ class RolloutWorker:
         try:
             reply = self._patiently(partial(self._transport.submit, body))
         except PayloadTooLargeError:
-            half = self._middle(batch)
+            half = _middle(batch, self._groups)
             if not half:
                 raise
             return min(half, self._submit(batch[:half], most), self._submit(batch[half:], most))
@@ -393,3 +366,44 @@ class RolloutWorker:
         thread = threading.Thread(target=guarded, name=f"tinkergym-{name}", daemon=True)
         thread.start()
         return thread
+
+
+_Groups = Mapping[str, EpisodeGroup]
+"""By lease, the group with which an episode is scored."""
+
+
+def _waits_for(reply: LeaseReply) -> str:
+    """Say what a job waits for; empty if it does not wait."""
+    if reply.held_seconds:
+        return (
+            f"waiting up to {reply.held_seconds:.0f} s for the leases of a worker that stopped "
+            f"responding; then its episodes are played here"
+        )
+    where = "is paused" if reply.job_state is JobState.PAUSED else "waits for its place"
+    return f"the job {where}: {reply.waits_for}" if reply.waits_for else ""
+
+
+def _lost_as_groups(reply: LeaseReply, groups: _Groups) -> LeaseReply:
+    """Give up whole groups: an episode scored with others is useless without them."""
+    broken = {groups[lease_id] for lease_id in reply.lost if lease_id in groups}
+    siblings = [lease_id for lease_id, key in groups.items() if key in broken]
+    return reply.model_copy(update={"lost": sorted({*reply.lost, *siblings})}) if broken else reply
+
+
+def _next_batch(results: deque[EpisodeResult], groups: _Groups, most: int) -> list[EpisodeResult]:
+    """Return results to submit together: a group is never split."""
+    batch: list[EpisodeResult] = []
+    while results and (len(batch) < most or _are_scored_together(groups, batch[-1], results[0])):
+        batch.append(results.popleft())
+    return batch
+
+
+def _are_scored_together(groups: _Groups, one: EpisodeResult, other: EpisodeResult) -> bool:
+    key = groups.get(one.lease_id)
+    return key is not None and key == groups.get(other.lease_id)
+
+
+def _middle(batch: Sequence[EpisodeResult], groups: _Groups) -> int:
+    """Return where a batch can be split, near its middle; 0 if nowhere."""
+    places = [n for n in range(1, len(batch)) if not _are_scored_together(groups, batch[n - 1], batch[n])]
+    return min(places, key=lambda place: abs(place - len(batch) // 2), default=0)
