@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-import queue
-import threading
+import itertools
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -12,14 +10,11 @@ from concurrent.futures import Future, wait
 from typing import Any, Self, TypeVar
 
 from tinkergym.agent.renderer import Renderer
-from tinkergym.errors import InvalidRequestError, NotFoundError, from_wire
-from tinkergym.messages import Message, observation_messages
+from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.remote.api import Api
-from tinkergym.remote.ask import sampled_together
-from tinkergym.remote.call_queue import PATIENCE_SECONDS, CallQueue
+from tinkergym.remote.call_queue import CallQueue
 from tinkergym.remote.custom_loss import Gradient, loss_and_gradient
-from tinkergym.remote.http_sampler import HttpSampler
-from tinkergym.remote.image_upload import ImageUpload
+from tinkergym.remote.prompt_sampler import Prompt, PromptSampler
 from tinkergym.schema.events import JobState
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.view import JobView
@@ -37,13 +32,12 @@ from tinkergym.schema.policy_calls import (
     TokenSequence,
     images_in,
 )
-from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.trajectory.content_parts import ImageSpan
 
 _PAUSE_SECONDS = 0.1
 """Interval between checks whether a policy has ended."""
 
-Prompt = str | Sequence[Message] | Sequence[int]
 Sequences = Sequence[TokenSequence | Mapping[str, Any]]
 _Value = TypeVar("_Value")
 
@@ -62,12 +56,10 @@ class TrainingPolicy:
         """Turns messages into token ids and back."""
         self._api, self._view = api, view
         self._calls = CallQueue(api, self.job_id)
-        self._lock = threading.Lock()
         self._published: Future[int] | None = None
         self._saved: Future[str] | None = None
-        self._sampled_calls = 0
-        self._sampler: HttpSampler | None = None
-        self._images = ImageUpload(api.connection, "/v1/images")
+        self._sampled_calls = itertools.count(1)
+        self._sampler = PromptSampler(api.connection, renderer)
 
     def __repr__(self) -> str:
         return f"<TrainingPolicy {self.job_id}>"
@@ -78,6 +70,10 @@ class TrainingPolicy:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # After an error or Ctrl-C no one waits for results, which may take any time.
         self._close(wait=kind is None)
+
+    def _close(self, *, wait: bool) -> None:
+        self._calls.close(wait=wait)
+        self._sampler.close()
 
     # --- training ---
 
@@ -165,7 +161,9 @@ class TrainingPolicy:
         """
         ref = PolicyRef.parse(policy)
         if ref.version is None:
-            ref = self._definite(ref)
+            if self._saved is not None:
+                wait([self._saved])
+            ref = _newest_saved(self._api, ref)
         call = parse(Load, {"policy": str(ref), "with_optimizer": with_optimizer})
         return self._add(call, lambda result: None)
 
@@ -258,9 +256,7 @@ class TrainingPolicy:
         version = self._view.policy_version or None
         if self._published is not None:
             version = self._published.result()
-        with self._lock:
-            self._sampled_calls += 1
-            call = self._sampled_calls
+        call = next(self._sampled_calls)
         wanted = {
             "policy": self.job_id,
             # After a restart the newest version may be an older one for a moment.
@@ -285,22 +281,23 @@ class TrainingPolicy:
                     "prompt_logprobs": prompt_logprobs and number == 0,
                 },
             )
-            for place, (ids, images) in enumerate(map(self._read_prompt, prompts))
+            for place, (ids, images) in enumerate(map(self._sampler.read, prompts))
             for number in range(n)
         ]
-        found = self._completions(requests, together=deterministic)
+        answers = self._sampler.completions(requests, together=deterministic)
+        found = [one.model_copy(update={"text": self.text(one)}) for one in answers]
         return [_with_prompt(found[first : first + n]) for first in range(0, len(found), n)]
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
         """Return a prompt's token ids, as the model's chat template writes them."""
-        return self._read_prompt(prompt)[0]
+        return self._sampler.read(prompt)[0]
 
     def prompt_images(self, prompt: Prompt) -> list[ImageSpan]:
         """Return the positions of the messages' images in their `prompt_ids`, for a `TokenSequence`.
 
         Sends those that the service does not have.
         """
-        return self._read_prompt(prompt)[1]
+        return self._sampler.read(prompt)[1]
 
     def text(self, completion: Completion) -> str:
         """Return a completion's text, without a stop string that ended it."""
@@ -336,99 +333,14 @@ class TrainingPolicy:
             time.sleep(_PAUSE_SECONDS)
         return self._api.delete(self.job_id).bytes
 
-    # --- inside ---
-
-    def _close(self, *, wait: bool) -> None:
-        self._calls.close(wait=wait)
-        if self._sampler is not None:
-            self._sampler.close()
-
-    def _definite(self, ref: PolicyRef) -> PolicyRef:
-        """Return a reference with the number of the version that another name means now."""
-        if self._saved is not None:
-            wait([self._saved])
-        found = self._api.find_policy(str(ref))
-        version = found.version
-        if version is None and found.kept:
-            version = found.kept[-1]
-        if version is None:
-            raise NotFoundError(
-                f"{ref} has no saved version", hint="save it first, or name another policy", field="policy"
-            )
-        return ref.at(version)
-
-    def _read_prompt(self, prompt: Prompt) -> tuple[list[int], list[ImageSpan]]:
-        if isinstance(prompt, str):
-            return list(self.renderer.start([{"role": "user", "content": prompt}])), []
-        if not all(isinstance(part, Mapping) for part in prompt):
-            return _token_ids(prompt), []
-        messages: list[Message] = [dict(message) for message in prompt]  # type: ignore[arg-type, misc]
-        if all(isinstance(message.get("content"), str) for message in messages):
-            return list(self.renderer.start(messages)), []
-        messages = observation_messages(messages)
-        ids = self.renderer.start(messages)
-        images = self.renderer.spans(ids, messages)
-        # Now: pixels are only referenced by these messages.
-        self._images.send(image.sha256 for image in images)
-        return list(ids), images
-
     def _add(self, call: PolicyCall, read: Callable[[CallResult], _Value]) -> Future[_Value]:
-        self._images.send(images_in(call))
+        self._sampler.images.send(images_in(call))
         return self._calls.add(call, read)
 
     @property
     def state(self) -> JobState:
         """State of the policy: queued, running, waiting for a call, or ended."""
         return self._api.job(self.job_id).state
-
-    def _completions(self, requests: list[SampleRequest], *, together: bool) -> list[Completion]:
-        found = self._sampled_together(requests) if together else self._sampled(requests)
-        return [one.model_copy(update={"text": self.text(one)}) for one in found]
-
-    def _sampled_together(self, requests: list[SampleRequest]) -> list[Completion]:
-        self._images.send(image.sha256 for request in requests for image in request.images)
-        answers = sampled_together(self._api.connection, requests, patience_seconds=PATIENCE_SECONDS)
-        return [answers[request.request_id] for request in requests]
-
-    def _sampled(self, requests: list[SampleRequest]) -> list[Completion]:
-        with self._lock:
-            if self._sampler is None:
-                self._sampler = HttpSampler(
-                    self._api.connection,
-                    "/v1/sample",
-                    images=self._images,
-                    patience_seconds=PATIENCE_SECONDS,
-                )
-            sampler = self._sampler
-        arrived: queue.Queue[Completion | SampleFailure] = queue.Queue()
-
-        def deliver(answers: Sequence[Completion | SampleFailure]) -> None:
-            for answer in answers:
-                arrived.put(answer)
-
-        sampler.submit(requests, deliver)
-        found: dict[str, Completion] = {}
-        while len(found) < len(requests):
-            one = arrived.get()
-            if isinstance(one, SampleFailure):
-                raise from_wire(one.error.model_dump())
-            found[one.request_id] = one
-        return [found[request.request_id] for request in requests]
-
-
-def _token_ids(prompt: Sequence[Any]) -> list[int]:
-    """Convert a prompt of integers, which may be NumPy's."""
-    ids = []
-    for place, token in enumerate(prompt):
-        try:
-            ids.append(operator.index(token))
-        except TypeError:
-            raise InvalidRequestError(
-                f"element {place} of the prompt is {token!r}, which is not a token id",
-                hint="pass a text, a list of messages, or a list of integers",
-                field="prompt",
-            ) from None
-    return ids
 
 
 def _with_prompt(completions: list[Completion]) -> list[Completion]:
@@ -450,3 +362,16 @@ def _read(sequences: Sequences) -> list[TokenSequence]:
 def _require_count(n: object) -> None:
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise InvalidRequestError(f"must be a whole number above 0, not {n!r:.80}", field="n")
+
+
+def _newest_saved(api: Api, ref: PolicyRef) -> PolicyRef:
+    """Return a reference with the number of the version that another name means now."""
+    found = api.find_policy(str(ref))
+    version = found.version
+    if version is None and found.kept:
+        version = found.kept[-1]
+    if version is None:
+        raise NotFoundError(
+            f"{ref} has no saved version", hint="save it first, or name another policy", field="policy"
+        )
+    return ref.at(version)
