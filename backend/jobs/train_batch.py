@@ -152,7 +152,7 @@ def _assembled(
 
 
 def _by_episode(sequences: list[TrainSequence], sources: Sequence[Source]) -> list[TrainSequence]:
-    """Scale advantages so that a mean over sequences is one over episodes of the mean over their tokens.
+    """Weigh sequences so that their mean is one over episodes of the mean over an episode's tokens.
 
     Otherwise an episode whose program branches often would weigh more than others.
     """
@@ -163,7 +163,7 @@ def _by_episode(sequences: list[TrainSequence], sources: Sequence[Source]) -> li
         whole[episode] += own
     per_episode = len(sequences) / max(len(whole), 1)
     return [
-        sequence.scaled(per_episode * own / whole[episode])
+        replace(sequence, weight=per_episode * own / whole[episode])
         for sequence, episode, own in zip(sequences, episodes, tokens, strict=True)
     ]
 

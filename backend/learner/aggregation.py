@@ -6,6 +6,7 @@ on how the batch is cut into micro-batches, calls or ranks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -18,7 +19,12 @@ Aggregation = Literal["token", "sequence", "constant"]
 
 
 def token_weights(
-    counts: npt.NDArray[np.int64], aggregation: Aggregation, *, totals: BatchTotals, constant_tokens: int
+    counts: npt.NDArray[np.int64],
+    aggregation: Aggregation,
+    *,
+    totals: BatchTotals,
+    constant_tokens: int,
+    weights: Sequence[float] | None = None,
 ) -> FloatArray:
     """Return the weight of each sampled token's loss.
 
@@ -30,6 +36,7 @@ def token_weights(
             arXiv:2503.20783), which gives all tokens the same weight regardless of lengths.
         totals: Totals of the whole batch, of which `counts` may be a part.
         constant_tokens: Only used by `constant`.
+        weights: A factor per sequence; None is 1 for each.
 
     Returns:
         [sum of counts] float32, in input order. An empty batch gives an empty array.
@@ -47,4 +54,6 @@ def token_weights(
                     field="constant_tokens",
                 )
             per_sequence = np.full(len(counts), 1.0 / (max(totals.sequences, 1) * constant_tokens))
+    if weights is not None:
+        per_sequence = per_sequence * np.asarray(weights, dtype=np.float64)
     return np.repeat(per_sequence, counts).astype(np.float32)

@@ -101,6 +101,7 @@ def begin(state: TrainingState, part: PolicyBatch, *, limits: TokenLimits, runne
         part.loss.aggregation,
         totals=part.totals or BatchTotals.of(part.sequences),
         constant_tokens=part.loss.constant_tokens,
+        weights=[sequence.weight for sequence in part.sequences],
     )
     policy, head = state.policy, state.value_head
     workers = runner.workers_for(policy)

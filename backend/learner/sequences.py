@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,8 @@ class TrainSequence:
     """From the policy that sampled, in nats at `temperature`; only read where `loss_mask` is True."""
     advantage: float | Sequence[float] = 0.0
     """One for the whole sequence, or one per token (T; only read where `loss_mask` is True)."""
+    weight: float = 1.0
+    """Factor on everything that its tokens add to the loss: the policy's part, KL, entropy and value."""
     temperature: float = 1.0
     """The sampling temperature; the learner's logits are divided by it."""
     proximal_logprobs: Sequence[float] | FloatArray | None = None
@@ -115,12 +117,6 @@ class TrainSequence:
             temperature=temperature,
             images=segment.images,
         )
-
-    def scaled(self, factor: float) -> TrainSequence:
-        """Return the sequence with its advantages multiplied."""
-        own = self.advantage
-        advantage = factor * own if isinstance(own, int | float) else [factor * one for one in own]
-        return replace(self, advantage=advantage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

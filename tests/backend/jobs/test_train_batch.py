@@ -234,11 +234,14 @@ def test_weighs_episodes_of_a_program_alike_however_they_branch():
     found = train_batch(spec, 1, played, reference=never, values=never).sequences
     counts = np.array([sum(one.loss_mask) for one in found])
     totals = BatchTotals(tokens=int(counts.sum()), sequences=len(found))
-    weights = token_weights(counts, "sequence", totals=totals, constant_tokens=1)
+    weights = token_weights(
+        counts, "sequence", totals=totals, constant_tokens=1, weights=[one.weight for one in found]
+    )
+    # Half of the batch each, and within an episode each token counts alike: also for KL and entropy.
+    assert weights == pytest.approx([1.0 / 2 / 8] * 8 + [1.0 / 2 / 3] * 3)
     signed = np.concatenate(
         [np.broadcast_to(one.advantage, len(one.loss_mask))[np.array(one.loss_mask)] for one in found]
     )
-    # Half of the batch each, and within an episode each token counts alike.
     assert weights * signed == pytest.approx([2.0 / 2 / 8] * 8 + [-2.0 / 2 / 3] * 3)
 
 

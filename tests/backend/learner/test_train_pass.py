@@ -81,6 +81,7 @@ def prepared(learner, batch):
                 sequence,
                 sampling_logprobs=[next(sampling) if m else None for m in sequence.loss_mask],
                 reference_logprobs=ref,
+                weight=0.5 + len(sequences) % 3,
             )
         )
     return learner, sequences
@@ -142,7 +143,7 @@ def plain(model, batch, config):
             "sequence": losses.mean() / len(batch),
             "constant": losses.sum() / CONSTANT / len(batch),
         }
-        total = total + sequence[config.aggregation]
+        total = total + s.weight * sequence[config.aggregation]
     return total
 
 
