@@ -1,7 +1,7 @@
 from tokenizers import Tokenizer, decoders, models
 
 from tinkergym.agent.renderer import Renderer
-from tinkergym.agent.token_bytes import token_bytes
+from tinkergym.agent.token_text import token_bytes
 from tinkergym.testing.bundles import byte_bundle
 
 
