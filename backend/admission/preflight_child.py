@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 from backend.processes.children import one_question
-from tinkergym.agent.agent_loop import variables_in
+from tinkergym.agent.environment_values import variables_in
 from tinkergym.agent.image_placeholders import hashes_of
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.tool_turns import offered_tools, require_calls_readable

@@ -8,16 +8,14 @@ tests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-import numpy as np
-
-from tinkergym.agent.growth import ASKED
+from tinkergym.agent.deltas import Deltas
+from tinkergym.agent.environment_values import read_step, valid_reward, variables_in
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.reasoning import without_reasoning
-from tinkergym.agent.renderer import TURNS_TRIED, Renderer
+from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.tool_turns import ToolTurns, observed, offered_tools
 from tinkergym.errors import (
     EpisodeProtocolError,
@@ -30,27 +28,19 @@ from tinkergym.errors import (
 from tinkergym.messages import (
     Message,
     assistant,
-    is_unicode,
     messages_text,
     messages_to_answer,
-    observation_messages,
     opening_messages,
 )
-from tinkergym.schema.chat_templates import variables_fault
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.trajectory.content_parts import Content, ImageSpan, content_text
 from tinkergym.trajectory.ledger import Ledger, Span
 from tinkergym.trajectory.trajectory import (
-    LARGEST_REWARD,
-    LONGEST_METRIC_NAME,
-    MOST_METRICS,
     StopReason,
     Trajectory,
     Turn,
 )
 from tinkergym.trajectory.turn_views import View, view_in
-from tinkergym.user_code.quoting import quoted
-from tinkergym.user_code.scalars import finite_number
 
 _CUT_OFF = frozenset(
     {
@@ -88,9 +78,9 @@ class AgentLoop:
     """
 
     def __init__(self, renderer: Renderer, plan: EpisodePlan) -> None:
-        self._renderer = renderer
-        self._plan = plan
-        self._state = AgentState.PENDING
+        self._renderer, self._plan = renderer, plan
+        self.state = AgentState.PENDING
+        """What it waits for."""
         self._ledger = Ledger()
         self._turns: list[Turn] = []
         self._observation: Content = ""
@@ -98,44 +88,21 @@ class AgentLoop:
         """What the environment declared for people, with the observation."""
         self._tools: ToolTurns | None = None
         """The tool calls in the format of the model's own template; None without them."""
-        self._history: list[Message] = []
-        """The conversation as later turns see it."""
-        self._opening: list[Message] = []
-        self._replies = frozenset([ASKED])
-        """The kinds of replies with which the template was tried."""
-        self._tried_turns = TURNS_TRIED
-        self._rewrites = False
-        """Whether deltas differ from the template's text of this conversation."""
+        self._deltas: Deltas | None = None
+        """What follows each answer, from the first observation on."""
         self._delta: list[int] = []
         self._images: list[ImageSpan] = []
         """Where images are in the delta."""
-        self._request_id = ""
         self._request: SampleRequest | None = None
         """The last request; the next one differs in few fields."""
         self._answer: tuple[Span, Completion, Content] | None = None
         """The last completion, until it is part of a turn."""
-        self._early_reward = 0.0
         self._variables: dict[str, Any] = {}
-        self._terminated = self._truncated = False
-        self._stop_reason: StopReason | None = None
-        self._error = ""
-
-    @property
-    def state(self) -> AgentState:
-        """What the loop waits for."""
-        return self._state
-
-    @property
-    def stop_reason(self) -> StopReason | None:
+        self._terminated, self._truncated, self._early_reward = False, False, 0.0
+        self.stop_reason: StopReason | None = None
         """Why the episode ended; None while it runs."""
-        return self._stop_reason
-
-    @property
-    def error(self) -> str:
+        self.error = ""
         """The message or traceback behind the stop reason, if there is one."""
-        return self._error
-
-    # --- events ---
 
     def begin(
         self,
@@ -169,17 +136,16 @@ class AgentLoop:
             self._variables = variables
             if tools:
                 self._tools = ToolTurns(self._renderer.call_grammar)
-            self._history = opening_messages(
+            opening = opening_messages(
                 messages, job_prompt=self._plan.system_prompt, environment_prompt=environment_prompt
             )
-            self._opening = list(self._history)
-            self._rewrites = not self._renderer.grows(self._opening, self._replies, self._tried_turns)
-            delta = self._renderer.start(self._history)
+            self._deltas = Deltas(self._renderer, self._ledger, opening)
+            delta = self._renderer.start(opening)
         except (TypeError, ValueError, TemplateError, InvalidRequestError) as error:
             self.fail(StopReason.ENVIRONMENT_ERROR, f"reset: {error}")
             return None
         self._observation = messages_text(messages)
-        return self._ask(delta, self._history)
+        return self._ask(delta, opening)
 
     def receive(self, completion: Completion) -> str:
         """Take the tokens sampled for the last request and return the action for `env.step`.
@@ -190,8 +156,9 @@ class AgentLoop:
         """
         self._expect(AgentState.GENERATING, "receive")
         try:
-            if completion.request_id != self._request_id:
-                what = f"got a completion for {completion.request_id} instead of {self._request_id}"
+            asked = "" if self._request is None else self._request.request_id
+            if completion.request_id != asked:
+                what = f"got a completion for {completion.request_id} instead of {asked}"
                 raise ValueError(what)  # noqa: TRY301 - told like any other unusable answer
             self._ledger.append_given(self._delta, self._images)
             span = self._ledger.append_sampled(completion.token_ids, completion.sampling_logprobs)
@@ -203,7 +170,7 @@ class AgentLoop:
             text = self._renderer.decode_answer(completion.token_ids)
         action = text if self._tools is None else self._tools.action(text)
         self._answer = span, completion, action
-        self._state = AgentState.INTERACTING
+        self.state = AgentState.INTERACTING
         return content_text(action) if self._tools is None else self._tools.for_environment(action)
 
     def stepped(
@@ -221,27 +188,19 @@ class AgentLoop:
             self.fail(StopReason.INVALID_REWARD, f"step returned the reward {error}")
             return None
         try:
-            self._terminated, self._truncated = _flag(terminated, "terminated"), _flag(truncated, "truncated")
-            metrics, view = _metrics(info), view_in(info)
-            ended = self._terminated or self._truncated
-            if not ended:
-                messages = messages_to_answer(observation)
-            else:
-                # Many environments show nothing at the end, and the last observation is not needed.
-                shown = isinstance(observation, str | Mapping | list)
-                messages = observation_messages(observation) if shown else []
+            step = read_step(observation, terminated, truncated, info)
         except (TypeError, ValueError) as error:
-            self._terminated = self._truncated = False
             self.fail(StopReason.ENVIRONMENT_ERROR, f"step: {error}")
             return None
-        completion, action = self._record(paid, metrics)
-        self._view = view
+        messages, self._terminated, self._truncated = step.messages, step.terminated, step.truncated
+        completion, action = self._record(paid, step.metrics)
+        self._view = step.view
         if self._tools is None:
             self._observation = messages_text(messages)
         else:
             messages = self._tools.replies(messages)
             self._observation = observed(messages)
-        if ended:
+        if step.ended:
             self._end(StopReason.TERMINATED if self._terminated else StopReason.TRUNCATED)
             return None
         return self._next(messages, completion, content_text(action))
@@ -261,10 +220,10 @@ class AgentLoop:
             reward: What this agent earned since its last action.
             error: A message that names the limit's agent.
         """
-        if self._state is AgentState.TERMINATED:
+        if self.state is AgentState.TERMINATED:
             return
         if self._answer is None:
-            if self._state is AgentState.PENDING and not self._earned_early(reward):
+            if self.state is AgentState.PENDING and not self._earned_early(reward):
                 return
         else:
             try:
@@ -274,7 +233,7 @@ class AgentLoop:
                 return
             self._record(paid, {})
             self._observation, self._view = "", None
-        self._error = error
+        self.error = error
         self._terminated = stop_reason is StopReason.TERMINATED
         self._end(stop_reason)
 
@@ -288,8 +247,8 @@ class AgentLoop:
             error: The message or traceback.
             void: Whether this completion had no effect because another agent failed.
         """
-        if self._state is not AgentState.TERMINATED:
-            self._error = error
+        if self.state is not AgentState.TERMINATED:
+            self.error = error
             if self._answer is not None:
                 self._record(0.0, {}, void=void)
                 # The last completion is in its turn, and nothing was shown after it.
@@ -303,7 +262,7 @@ class AgentLoop:
             EpisodeProtocolError: The episode is not over.
         """
         self._expect(AgentState.TERMINATED, "trajectory")
-        assert self._stop_reason is not None
+        assert self.stop_reason is not None
         # Built from checked parts; see Ledger.segments.
         return Trajectory.model_construct(
             agent=self._plan.agent,
@@ -311,8 +270,8 @@ class AgentLoop:
             turns=list(self._turns),
             terminated=self._terminated,
             truncated=self._truncated,
-            stop_reason=self._stop_reason,
-            error=self._error,
+            stop_reason=self.stop_reason,
+            error=self.error,
             seed=self._plan.seed,
             task_index=self._plan.task_index,
             retries=self._plan.attempt,
@@ -322,12 +281,10 @@ class AgentLoop:
             final_view=self._view if self._turns else None,
         )
 
-    # --- inside ---
-
     def _expect(self, state: AgentState, call: str) -> None:
-        if self._state is not state:
+        if self.state is not state:
             raise EpisodeProtocolError(
-                f"{call}() was called while the episode is {self._state.value}",
+                f"{call}() was called while the episode is {self.state.value}",
                 hint="the order is begin, then receive and stepped in turn until a call returns None",
             )
 
@@ -335,79 +292,35 @@ class AgentLoop:
         if len(self._turns) >= self._plan.limits.max_turns:
             self._end(StopReason.TURN_LIMIT)
             return None
-        seen, dropped = action, False
-        if self._plan.reasoning == "drop":
-            opened = self._renderer.opens_reasoning
-            seen = without_reasoning(action, opened=opened)
-            # If the prompt opened the reasoning, it exists even if the completion adds nothing to it.
-            dropped = opened or seen != action
+        seen, whole = _seen_later(action, self._plan, self._renderer)
         spoken = assistant(seen) if self._tools is None else self._tools.spoken(seen)
-        self._history += [spoken, *messages]
-        shown = messages
+        assert self._deltas is not None, "it has begun"
+        answer = completion.token_ids if whole else None
         try:
-            delta = None
-            if not dropped and self._grows(messages):
-                delta = self._renderer.delta(completion.token_ids, messages)
-            if delta is None:
-                delta, shown = self._edited(), self._history
+            delta, shown = self._deltas.after(answer, spoken, messages, turns=len(self._turns))
         except (TemplateError, UnsupportedPartError, InvalidImageError) as error:
             # The environment uses a message that this model's template or processor does not support.
             self.fail(StopReason.ENVIRONMENT_ERROR, f"step: {error}")
             return None
         return self._ask(delta, shown)
 
-    def _grows(self, reply: list[Message]) -> bool:
-        """Whether the template only ever appends to this conversation.
-
-        Checked again when its form changes.
-        """
-        kind = (reply[0]["role"],) if len(reply) == 1 else tuple([message["role"] for message in reply])
-        if not self._rewrites and (kind not in self._replies or len(self._turns) >= self._tried_turns):
-            self._replies |= {kind}
-            while len(self._turns) >= self._tried_turns:
-                self._tried_turns *= 2
-            self._rewrites = not self._renderer.grows(self._opening, self._replies, self._tried_turns)
-        return not self._rewrites
-
-    def _edited(self) -> list[int]:
-        """Render the conversation from scratch; return what follows in the open segment, or in a new one.
-
-        Sampled tokens stay unchanged in the segment they were sampled in; in the new one they are history.
-        """
-        token_ids, open_ids = self._renderer.start(self._history), self._ledger.context()
-        if token_ids[: len(open_ids)] == open_ids:
-            return token_ids[len(open_ids) :]
-        self._ledger.open_segment()
-        return token_ids
-
     def _ask(self, delta: list[int], shown: list[Message]) -> SampleRequest | None:
         # The delta enters the ledger together with the completion, so no record ends with unanswered text.
         self._delta, self._images = delta, self._renderer.spans(delta, shown)
         prompt_ids = self._ledger.context(delta)
-        context, whose = self._renderer.context_length, "the model's context"
-        most = self._plan.limits.max_context_tokens
-        if most is not None and most < context:
-            context, whose = most, "limits.max_context_tokens"
-        room = context - len(prompt_ids)
-        if room < 1:
-            self._error = f"the next prompt has {len(prompt_ids)} tokens, {whose} {context}"
-            self._end(StopReason.CONTEXT_LIMIT)
+        sampled = self._ledger.sampled_tokens
+        room, limit, self.error = _room(self._plan, self._renderer, len(prompt_ids), sampled)
+        if limit is not None:
+            self._end(limit)
             return None
-        budget = self._plan.limits.max_episode_tokens
-        if budget is not None:
-            room = min(room, budget - self._ledger.sampled_tokens)
-            if room < 1:
-                self._end(StopReason.TOKEN_LIMIT)
-                return None
         turn = len(self._turns)
-        self._request_id = self._plan.request_id(turn)
-        self._state = AgentState.GENERATING
+        self.state = AgentState.GENERATING
         decoding = self._plan.decoding
         before = self._request or self._plan.first_request(self._renderer.stop_ids)
         # A copy, because building a record of many fields takes four times as long; checked where it is read.
         self._request = before.model_copy(
             update={
-                "request_id": self._request_id,
+                "request_id": self._plan.request_id(turn),
                 "prompt_ids": prompt_ids,
                 "max_tokens": min(decoding.max_turn_tokens, room),
                 "seed": decoding.seed + turn,
@@ -450,69 +363,34 @@ class AgentLoop:
         return completion, action
 
     def _end(self, stop_reason: StopReason) -> None:
-        self._stop_reason = stop_reason
+        self.stop_reason = stop_reason
         self._truncated = self._truncated or stop_reason in _CUT_OFF
-        self._state = AgentState.TERMINATED
+        self.state = AgentState.TERMINATED
 
 
-def variables_in(info: Any) -> Mapping[str, Any]:
-    """Return the template variables in the info of a `reset`.
-
-    Raises:
-        TypeError: They are not a dict.
-        InvalidRequestError: One cannot be a template variable.
-    """
-    given = info.get("template_variables") if isinstance(info, Mapping) else None
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise TypeError(f"info['template_variables'] must be a dict, not {type(given).__name__}")
-    if fault := variables_fault(given):
-        raise fault.error()
-    return given
-
-
-def valid_reward(value: object) -> float:
-    """Return a reward as a float.
-
-    Raises:
-        ValueError: It is not a finite number, or too large. The message follows "the reward".
-    """
-    paid = finite_number(value)
-    if abs(paid) > LARGEST_REWARD:
-        raise ValueError(f"{paid:g}, which is beyond {LARGEST_REWARD:g}; scale it down")
-    return paid
+def _room(
+    plan: EpisodePlan, renderer: Renderer, prompt_tokens: int, sampled_tokens: int
+) -> tuple[int, StopReason | None, str]:
+    """Return how many tokens a completion may have; without room, the limit that ends the episode and why."""
+    context, whose = renderer.context_length, "the model's context"
+    most = plan.limits.max_context_tokens
+    if most is not None and most < context:
+        context, whose = most, "limits.max_context_tokens"
+    room = context - prompt_tokens
+    if room < 1:
+        why = f"the next prompt has {prompt_tokens} tokens, {whose} {context}"
+        return 0, StopReason.CONTEXT_LIMIT, why
+    budget = plan.limits.max_episode_tokens
+    if budget is not None:
+        room = min(room, budget - sampled_tokens)
+    return room, None if room >= 1 else StopReason.TOKEN_LIMIT, ""
 
 
-def _flag(value: object, name: str) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} must be a bool, not {type(value).__name__}: {quoted(value)}")
-    return bool(value)
-
-
-def _metrics(info: Any) -> dict[str, float]:
-    if info is None:
-        return {}
-    if not isinstance(info, Mapping):
-        raise TypeError(f"info must be a dict, not {type(info).__name__}: {quoted(info)}")
-    metrics = info.get("metrics")
-    if metrics is None:
-        return {}
-    if not isinstance(metrics, Mapping):
-        raise TypeError(f"info['metrics'] must be a dict of numbers, not {type(metrics).__name__}")
-    if len(metrics) > MOST_METRICS:
-        raise ValueError(f"info['metrics'] has {len(metrics)} names; report at most {MOST_METRICS} per turn")
-    numbers = {}
-    for name, value in metrics.items():
-        if not is_unicode(str(name)):
-            raise ValueError(f"info['metrics'] has the name {name!a}, which is not valid Unicode text")
-        if len(str(name)) > LONGEST_METRIC_NAME:
-            raise ValueError(
-                f"info['metrics'] has the name {quoted(name)}; a name has at most {LONGEST_METRIC_NAME} "
-                "characters"
-            )
-        try:
-            numbers[str(name)] = finite_number(value)
-        except ValueError as error:
-            raise ValueError(f"info['metrics'][{name!r}] is {error}") from None
-    return numbers
+def _seen_later(action: str, plan: EpisodePlan, renderer: Renderer) -> tuple[str, bool]:
+    """Return what later turns see of an answer, and whether that is all of it."""
+    if plan.reasoning != "drop":
+        return action, True
+    opened = renderer.opens_reasoning
+    seen = without_reasoning(action, opened=opened)
+    # If the prompt opened the reasoning, it exists even if the completion adds nothing to it.
+    return seen, not opened and seen == action

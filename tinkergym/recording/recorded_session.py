@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tinkergym.agent.agent_loop import AgentState, valid_reward
+from tinkergym.agent.agent_loop import AgentState
+from tinkergym.agent.environment_values import valid_reward
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Sampler

@@ -10,7 +10,8 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from tinkergym.agent.agent_loop import AgentLoop, variables_in
+from tinkergym.agent.agent_loop import AgentLoop
+from tinkergym.agent.environment_values import variables_in
 from tinkergym.agent.plan import EpisodePlan, PlayedPolicy
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PromptTooLongError
