@@ -74,7 +74,8 @@ for part in $parts; do
     clients) # the newest ones: users install them without asking us
         have clients openai litellm openai-agents langchain-openai &&
             TINKERGYM_CLIENTS_PYTHON=$PWD/.venvs/clients/bin/python check .venv/bin/python \
-                tests/backend/openai_api/test_real_clients.py
+                tests/backend/openai_api/test_real_clients.py tests/examples/test_agent_programs.py \
+                "tests/journeys/test_train_agent.py::test_trains_nano_instruct_in_programs_of_other_clients"
         ;;
     *)
         echo "test-extras: there is no part $part" >&2

@@ -9,7 +9,10 @@ import pytest
 
 import tinkergym as tg
 from benchmarks.agent_programs import trained
+from tests.examples.test_agent_programs import EVERY, TASKS
+from tests.tinkergym.datasets.test_layouts import CALLING
 from tests.tinkergym.recording.sessions import said, user
+from tinkergym.recording.command_program import CommandProgram
 
 pytestmark = pytest.mark.service
 
@@ -49,6 +52,23 @@ def test_teaches_an_unmodified_program_and_nothing_by_shuffled_rewards(client):
     assert before < 0.3 and after > 0.6, (before, after)
     _, shuffled = trained(client, 0, 15, control=True)
     assert shuffled < 0.3
+
+
+@pytest.mark.full("starts a dozen programs")
+@EVERY
+def test_trains_nano_instruct_in_programs_of_other_clients(client, command, turns):
+    job = client.train_agent(
+        CommandProgram(command),
+        TASKS,
+        model="nano-instruct",
+        steps=2,
+        chat_template=CALLING,
+        algorithm=tg.GRPO(group_size=3, groups_per_step=1),
+        sampling=tg.Sampling(max_turn_tokens=16),
+    )
+    assert job.wait().state == "completed"
+    played = [one.trajectory for one in job.episodes()]
+    assert [one.stop_reason for one in played] == ["terminated"] * 6, [one.error for one in played]
 
 
 KILLED = """

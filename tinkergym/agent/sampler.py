@@ -22,7 +22,10 @@ def deliver_parts(deliver: Deliver, parts: Sequence[CompletionPart]) -> None:
 
 
 class Sampler(Protocol):
-    """Samples tokens. Thread-safe."""
+    """Samples tokens. Thread-safe.
+
+    If its method `expect` exists, it takes a function that returns how many further requests are likely soon.
+    """
 
     def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
         """Queue requests; each is answered exactly once through `deliver`, singly or several at a time."""

@@ -74,6 +74,8 @@ class RecordedSession:
         # Guards everything below, and the roles.
         self._lock = threading.Lock()
         self._calls: list[Call] = []
+        self._answering = 0
+        """How many of them are not over."""
         self._moves = 0
         self._rewards: dict[str, float] = {}
         self._posted: list[object] = []
@@ -93,6 +95,11 @@ class RecordedSession:
     def stop_reason(self) -> StopReason | None:
         """Why it ended; None while it runs."""
         return self._stop_reason
+
+    @property
+    def may_call(self) -> bool:
+        """Whether the program waits for no answer, so that it is likely to call."""
+        return not self._answering
 
     def play(self, program: Any) -> Any:
         """Run the program and return its reward; called where environments run."""
@@ -169,6 +176,7 @@ class RecordedSession:
             call = own.begin(wanted, body, strict=self._strict) if known is None else known
             if known is None:
                 self._calls.append(call)
+                self._answering += 1
         if known is None:
             try:
                 self._sampler.submit(call.requests, Delivery(call, self._take))
@@ -176,7 +184,7 @@ class RecordedSession:
                 with self._lock:
                     self._roles[role].give_back(call)
                     call.failure = error
-                    call.end()
+                    self._end(call)
         return call
 
     def post_reward(self, reward: object) -> None:
@@ -212,7 +220,7 @@ class RecordedSession:
             for call in self._calls:
                 if not call.is_over:
                     call.failure = ended()
-                    call.end()
+                    self._end(call)
         self._rewarded.set()
         self._on_end(self)
 
@@ -280,7 +288,11 @@ class RecordedSession:
                 self._record(call)
             else:
                 self._roles[call.role].give_back(call)
-            call.end()
+            self._end(call)
+
+    def _end(self, call: Call) -> None:
+        self._answering -= 1
+        call.end()
 
     def _record(self, call: Call) -> None:
         try:

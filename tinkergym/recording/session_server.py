@@ -64,6 +64,8 @@ class SessionServer:
         )
         with self._lock:
             self._open[session.name] = session
+        if (expect := getattr(sampler, "expect", None)) is not None:
+            expect(self._likely_calls)
         return session
 
     def session(self, name: str, key: str) -> RecordedSession:
@@ -98,6 +100,10 @@ class SessionServer:
             if self._server is None:
                 self._server = _Listener(self)
             return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def _likely_calls(self) -> int:
+        with self._lock:
+            return sum(session.may_call for session in self._open.values())
 
     def _forget(self, session: RecordedSession) -> None:
         with self._lock:

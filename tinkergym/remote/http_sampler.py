@@ -6,7 +6,8 @@ Knows batches, threads and retries. Does not look inside prompts or completions.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tinkergym.agent.sampler import Deliver, deliver_parts
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError, TooManyRequestsError
@@ -39,6 +40,8 @@ LINGER_SECONDS = 0.002
 """This waiting time, per open stream, up to `MOST_LINGER_SECONDS`. It must be bounded: in lockstep the
 service answers only when all requests have arrived."""
 MOST_LINGER_SECONDS = 0.05
+GATHER_SECONDS = 0.004
+"""Without a new request for this long, expected ones are no longer waited for."""
 SILENCE_SECONDS = 600.0
 """A stream may be silent while the service waits for an engine or for the rest of a lockstep batch."""
 FULL_PAUSE_SECONDS = 1.0
@@ -80,6 +83,15 @@ class HttpSampler:
         self._idle = 0
         self._open = 0
         self._stop = threading.Event()
+        self._expected: Callable[[], int] = int
+
+    def expect(self, soon: Callable[[], int]) -> None:
+        """Wait, for milliseconds, while more requests are likely to be submitted soon: one batch is cheaper.
+
+        Args:
+            soon: Returns how many.
+        """
+        self._expected = soon
 
     def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
         """Queue requests; each is answered exactly once through `deliver`, from a background thread."""
@@ -114,6 +126,7 @@ class HttpSampler:
         with self._changed:
             while not self._waiting and not self._stop.is_set():
                 self._changed.wait()
+            self._gather()
             if self._open >= EAGER_STREAMS:
                 self._stop_or_linger(min(LINGER_SECONDS * self._open, MOST_LINGER_SECONDS))
             count = _how_many_fit(request for request, _ in self._waiting)
@@ -132,6 +145,13 @@ class HttpSampler:
             self._idle += 1
             threading.Thread(target=self._post_batches, name="tinkergym-sampler", daemon=True).start()
         self._changed.notify()
+
+    def _gather(self) -> None:
+        """Wait until no more requests are expected, or none comes."""
+        known, until = 0, time.monotonic() + MOST_LINGER_SECONDS
+        while len(self._waiting) > known and self._expected() and time.monotonic() < until:
+            known = len(self._waiting)
+            self._changed.wait(GATHER_SECONDS)
 
     def _stop_or_linger(self, seconds: float) -> None:
         self._changed.release()

@@ -88,6 +88,21 @@ def test_sends_joint_submissions_as_one_batch_and_answers_each_once(service, sam
     assert len(found["r7"].token_ids) == len(found["r7"].sampling_logprobs)
 
 
+def test_waits_for_requests_that_are_expected_soon(service, sampler):
+    inbox, left = SimpleQueue(), ["late"]
+
+    def soon():
+        if left:
+            sampler.submit([request(left.pop())], inbox.put)
+            return 1
+        return 0
+
+    sampler.expect(soon)
+    sampler.submit([request("early")], inbox.put)
+    answers(inbox, 2)
+    assert [len(batch) for batch in service.sampled] == [2]
+
+
 def test_sends_smaller_batches_if_the_key_can_owe_no_more():
     class Limited:
         """A service whose key gets tokens for two requests at once."""
