@@ -125,6 +125,13 @@ def token_logprobs(logits: Tensor, token_ids: Sequence[int]) -> list[float]:
     return found
 
 
+def entropies(logits: Tensor) -> list[float]:
+    """Return the entropy of each row of `logits` ([N, V]) at temperature 1, in nats."""
+    logprobs = torch.log_softmax(logits.float(), dim=-1)
+    found: list[float] = torch.special.entr(logprobs.exp()).sum(dim=-1).tolist()
+    return found
+
+
 def draw_tokens(logprobs: Tensor, seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
     """Draw one token per row of `logprobs` ([N, V], normalised) by inverse CDF; [N] int64."""
     numbers = torch.from_numpy(uniforms(seeds, positions)).to(logprobs.device)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
+from backend.episodes.logprob_gaps import read_gaps
 from backend.gateway.dependencies import NumberQuery, Tenant
 from backend.gateway.episode_index import EpisodeIndex, EpisodeRow, RowPage, rows_of, says
 from backend.gateway.fair_threads import FairRoute
 from backend.gateway.issued_requests import issued
 from backend.gateway.wiring import parts_of
+from backend.store.blobs import Blobs
 from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
 from backend.store.store import TenantStore
 from tinkergym.errors import ConflictError, NotFoundError, NotReplayableError
@@ -22,6 +25,7 @@ from tinkergym.schema.ids import EpisodeId
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.summaries import EpisodePage, EpisodeView, GroupMember, TokenTexts
+from tinkergym.trajectory.call_tree import turn_parents
 from tinkergym.trajectory.trajectory import Trajectory
 
 router = APIRouter(prefix="/v1/jobs", route_class=FairRoute)
@@ -98,6 +102,8 @@ def show_episode(request: Request, tenant: Tenant, job_id: str, episode_id: str)
         fate=next((one for one in fates if one.episode_id == episode_id), None),
         group=[_member(row) for row in group],
         texts={one.agent: _texts(request, run.spec, one) for one in episode.trajectories},
+        logprob_gaps=read_gaps(run.files, found.step, found.index, episode.trajectories),
+        parents=_parents(episode.trajectories),
         request=issued_as,
         why_no_request=why_not,
     )
@@ -111,6 +117,7 @@ class _Run:
     tenant: TenantStore
     job: JobView
     spec: PlayedSpec
+    files: Blobs
     kept: KeptEpisodes
     index: EpisodeIndex
 
@@ -133,8 +140,9 @@ def _run(request: Request, tenant: TenantStore, job_id: str) -> _Run:
     job, parts = tenant.get_job(job_id), parts_of(request)
     if not isinstance(job.spec, PlayedSpec):
         raise ConflictError(f"{job_id} is of kind {job.spec.kind!r} and plays no episodes")
-    kept = KeptEpisodes(parts.config.job_files.below(f"{job.job_id}/{EPISODES_FOLDER}"))
-    return _Run(tenant, job, job.spec, kept, parts.episode_rows)
+    files = parts.config.job_files.below(job.job_id)
+    kept = KeptEpisodes(files.below(EPISODES_FOLDER))
+    return _Run(tenant, job, job.spec, files, kept, parts.episode_rows)
 
 
 def _issued(request: Request, spec: PlayedSpec, episode: EpisodeResult) -> tuple[EpisodeRequest | None, str]:
@@ -148,6 +156,16 @@ def _issued(request: Request, spec: PlayedSpec, episode: EpisodeResult) -> tuple
 def _texts(request: Request, spec: PlayedSpec, seat: Trajectory) -> TokenTexts:
     model = spec.for_agent(seat.agent).model if seat.agent in spec.trained_agents else spec.model
     return parts_of(request).token_texts.texts(model, [one.token_ids for one in seat.segments])
+
+
+def _parents(seats: Sequence[Trajectory]) -> dict[str, list[int | None]]:
+    """Return whose turns form a tree: one that branches, or begins a conversation again."""
+    found = {one.agent: turn_parents(one) for one in seats if len(one.segments) > 1}
+    return {
+        agent: parents
+        for agent, parents in found.items()
+        if any(parent != (number - 1 if number else None) for number, parent in enumerate(parents))
+    }
 
 
 def _member(row: EpisodeRow) -> GroupMember:

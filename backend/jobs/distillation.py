@@ -67,6 +67,7 @@ class Distillation(Strategy):
             with context.clock.part("certificate"):
                 context.policy.note_agreement(step - 1, agreement, sequences, logprobs, allowed=allowed)
                 context.notes.trained(sources, sequences)
+                context.notes.compared(step, sources, sequences, logprobs)
 
         # Only before the first update, the policy is the one that sampled.
         first = update(context, sequences, _LOSS, settings, before_step=compare)

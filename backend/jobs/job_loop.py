@@ -10,10 +10,11 @@ import logging
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Generic, TypeVar
 
+from backend.episodes.logprob_gaps import gaps_of
 from backend.episodes.recorded_actions import actions_of
 from backend.errors import SERVICE_LOG, BlobsUnavailableError, LeaseLostError, RankLostError
 from backend.jobs.attempt_facts import attempt_fact
@@ -200,10 +201,11 @@ class JobLoop(ABC, Generic[SpecT_co]):
             policy.tidy(step)
         self._saved_step = step
         with self._context.clock.part("certificate"):
-            self._with_blobs(lambda: self._keep_episodes(step))
+            gaps = self._context.notes.gaps.take()
+            self._with_blobs(lambda: self._keep_episodes(step, gaps))
         context.store.discard_episodes(context.lease, through_step=step)
 
-    def _keep_episodes(self, step: int) -> None:
+    def _keep_episodes(self, step: int, gaps: Mapping[int, bytes]) -> None:
         """Write the episodes up to a step into files, before they are deleted from the database."""
         context = self._context
         spec: PlayedSpec | None = context.spec.played
@@ -212,11 +214,14 @@ class JobLoop(ABC, Generic[SpecT_co]):
         kept = KeptEpisodes(context.files.below(EPISODES_FOLDER))
         for number, packed in context.store.packed_episodes(context.job_id, step):
             kept.write(number, packed, epoch=context.lease.epoch)
+        for number, body in gaps.items():
+            gaps_of(context.files).write(number, body, epoch=context.lease.epoch)
         if spec.keep_episodes is not None:
             # Only after the checkpoint is recorded under the lease: a worker that lost the job removes
             # nothing.
             kept.keep_newest(spec.keep_episodes)
             actions_of(context.files).keep_newest(spec.keep_episodes)
+            gaps_of(context.files).keep_newest(spec.keep_episodes)
 
     def _save_last_good(self) -> None:
         """Save the version of the last finished step if the interrupted one has not changed the policy."""

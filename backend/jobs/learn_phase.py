@@ -111,6 +111,7 @@ def learning(
     loss = loss_of(spec, context.policy.context_length)
     cuts = _minibatches(batch.groups, algorithm.minibatches)
     current, compared = [versions == step - 1 for versions in batch.versions], False
+    begun_with = list[FloatArray]()
     if loss.corrects and len(cuts) > 1:
         # Each part's ratio is relative to the step's first policy; of one part, the first update has it.
         with context.clock.part("proximal"):
@@ -138,6 +139,9 @@ def learning(
         skipped += sum(part.skipped for part in parts)
         if number == 0:
             losses, trained_tokens = [part.loss for part in parts], sum(part.tokens for part in parts)
+            own = begun_with or [one for part in parts for one in part.learner_logprobs]
+            with context.clock.work("certificate"):
+                context.notes.compared(step, batch.sources, sequences, own)
             if loss.corrects and len(cuts) == 1 and algorithm.updates_per_step > 1:
                 sequences = _with_proximal(sequences, parts[0].learner_logprobs)
         metrics |= _metrics_of(parts)

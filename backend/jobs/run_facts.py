@@ -11,8 +11,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from backend.episodes.logprob_gaps import LogprobGaps
 from backend.episodes.played import Played, PlayedSeat
-from backend.learner.sequences import TrainSequence
+from backend.learner.sequences import FloatArray, TrainSequence
 from backend.store.episodes import StoredEpisode
 from backend.store.stored_facts import Fact
 from tinkergym.schema.certificate import EpisodeFate, StepFacts, StepLedger
@@ -38,6 +39,7 @@ class RunNotes:
         number."""
         self._unplaced: Counter[str] = Counter()
         """By episode, trained tokens outside all turns."""
+        self.gaps = LogprobGaps()
 
     def trained(self, sources: Sequence[Source], sequences: Sequence[TrainSequence]) -> None:
         """Record the learner's input, sequence by sequence."""
@@ -51,6 +53,18 @@ class RunNotes:
                     own[index] = completion_digest(turn.policy_version, tokens), len(tokens)
                     left -= len(tokens)
             self._unplaced[episode] += left
+
+    def compared(
+        self,
+        step: int,
+        sources: Sequence[Source],
+        sequences: Sequence[TrainSequence],
+        learner_logprobs: Sequence[FloatArray],
+    ) -> None:
+        """Keep the learner's logprobs of the step's first update, for people who look at its episodes."""
+        for (seat, number), sequence, own in zip(sources, sequences, learner_logprobs, strict=True):
+            place = seat.request.index, seat.trajectory.agent, number
+            self.gaps.add(step, place, seat.trajectory.segments[number], sequence.loss_mask, own)
 
     def step(
         self,

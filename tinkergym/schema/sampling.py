@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, FiniteFloat, ValidationError
 
 from tinkergym.schema.decoding import CompletionSettings
 from tinkergym.schema.events import ErrorView
@@ -47,6 +47,9 @@ class SampleRequest(CompletionSettings):
     """At each sampled token, return the logprobs of this many of the likeliest tokens."""
     prompt_logprobs: bool = False
     """Return the logprobs of the prompt's tokens. The prompt is then recomputed without a cache."""
+    prompt_entropies: bool = False
+    """With `prompt_logprobs`, also return the entropies of the distributions that they are from. Not all
+    engines have them."""
     session_id: str = ""
     """Shared by the requests of one episode, so the next turn finds its cache; empty means no next turn."""
     stream: bool = False
@@ -68,7 +71,8 @@ class SampleRequest(CompletionSettings):
     @property
     def extra_logprobs(self) -> int:
         """The most logprobs requested, besides those of the sampled tokens."""
-        return self.top_logprobs * self.max_tokens + (len(self.prompt_ids) if self.prompt_logprobs else 0)
+        of_prompt = (1 + self.prompt_entropies) * len(self.prompt_ids) if self.prompt_logprobs else 0
+        return self.top_logprobs * self.max_tokens + of_prompt
 
 
 class Completion(WireModel):
@@ -92,6 +96,9 @@ class Completion(WireModel):
     prompt_logprobs: list[Logprob | None] | None = Field(None, max_length=MOST_TOKENS)
     """Set if the request has `prompt_logprobs`: per prompt token its logprob given those before it, in nats,
     at temperature 1, of the whole distribution. None for the first token."""
+    prompt_entropies: list[FiniteFloat | None] | None = Field(None, max_length=MOST_TOKENS)
+    """Set if the request has `prompt_entropies` and the engine has them: of the distributions of
+    `prompt_logprobs`, in nats. None for the first token."""
 
 
 class CompletionPart(WireModel):

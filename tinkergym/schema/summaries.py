@@ -203,6 +203,9 @@ class TokenTexts(WireModel):
     why_not: str = ""
 
 
+Gaps = Annotated[list[float | None], Field(max_length=MOST_TOKENS)]
+
+
 class GroupMember(WireModel):
     """An episode of the same task, played from the same start."""
 
@@ -229,6 +232,13 @@ class EpisodeView(WireModel):
     group: list[GroupMember] = Field(max_length=MOST_EPISODES)
     texts: dict[str, TokenTexts]
     """By agent."""
+    logprob_gaps: dict[str, list[Gaps]] = {}
+    """By agent and segment, one per sampled token: the learner's logprob at the step's first update minus the
+    sampling logprob, in nats, to three digits. None for tokens that were not trained on. Agents whose step
+    has no checkpoint yet are left out."""
+    parents: dict[str, list[int | None]] = {}
+    """By agent, for each turn the number of the turn that it continues, from 0; None if it begins a
+    conversation. Only of agents for whom that is not always the turn before."""
     request: EpisodeRequest | None = None
     """As it was issued, with who played each seat; its lease is empty. None if that is not known any more."""
     why_no_request: str = ""

@@ -44,6 +44,8 @@ class RequestState:
     """For each sampled token the most likely ones, if the request has `top_logprobs`."""
     prompt_logprobs: list[float | None] | None = field(init=False)
     """Computed so far, if the request wants them."""
+    prompt_entropies: list[float | None] | None = field(init=False)
+    """Likewise."""
     slot: Slot | None = None
     parked: Slot | None = None
     """Its slot before it was preempted; if no other request took it, the cache is still there."""
@@ -61,7 +63,7 @@ class RequestState:
     def __post_init__(self) -> None:
         self.tokens = self.tokens or list(self.request.prompt_ids)
         self.likeliest = [] if self.request.top_logprobs else None
-        self.prompt_logprobs = [None] if self.request.prompt_logprobs else None
+        self.score_anew()
         if self.prompt_logprobs is None:
             self.path = blake2b(array("q", self.tokens).tobytes(), digest_size=16).digest()
         else:
@@ -95,6 +97,12 @@ class RequestState:
         """Whether the requester is gone, so further tokens would be wasted."""
         return bool(getattr(self.deliver, "gone", False))
 
+    def score_anew(self) -> None:
+        """Forget what is computed of its prompt's logprobs."""
+        wanted = self.request.prompt_logprobs
+        self.prompt_logprobs = [None] if wanted else None
+        self.prompt_entropies = [None] if wanted and self.request.prompt_entropies else None
+
     def fail(self, error: TinkerGymError) -> None:
         """Answer with an error."""
         self.answer = failure(self.request, error)
@@ -111,14 +119,17 @@ class RequestState:
             text=None if stops is None else stopped_text(stops, token_ids, self.request.stop_ids),
             top_logprobs=self.likeliest,
             prompt_logprobs=self.prompt_logprobs,
+            prompt_entropies=self.prompt_entropies,
         )
 
-    def take_prompt_logprobs(self, logprobs: list[float]) -> None:
-        """Add logprobs of the prompt's next tokens; values beyond its end are ignored."""
+    def take_prompt_logprobs(self, logprobs: list[float], entropies: list[float]) -> None:
+        """Add logprobs of the prompt's next tokens, and entropies; values beyond its end are ignored."""
         assert self.prompt_logprobs is not None
         missing = logprobs[: len(self.request.prompt_ids) - len(self.prompt_logprobs)]
         if all(map(isfinite, missing)):
             self.prompt_logprobs.extend(missing)
+            if self.prompt_entropies is not None:
+                self.prompt_entropies.extend(entropies[: len(missing)])
         else:
             self.fail(_diverged(self.policy))
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from backend.compute.device_lock import computing_with
 from backend.engines.failures import sender_gone, version_gone
 from backend.engines.forward_shares import ForwardShares, cost
-from backend.engines.token_sampling import choose_tokens, likeliest_tokens, token_logprobs
+from backend.engines.token_sampling import choose_tokens, entropies, likeliest_tokens, token_logprobs
 from backend.engines.transformers.fair_queue import FairQueue, Held
 from backend.engines.transformers.loaded_policies import AdapterSegment, LoadedPolicy
 from backend.engines.transformers.packed_batch import Span
@@ -202,7 +202,7 @@ class SlotScheduler:
     def _find_past(self, state: RequestState, slot: Slot) -> None:
         if state.scores_prompt:
             self.table.forget_past(slot)
-            state.prompt_logprobs = [None]
+            state.score_anew()
             self._scoring.add(state)
             return
         if slot.cached:
@@ -384,12 +384,14 @@ class SlotScheduler:
         if self._model.images is not None:
             following = self._model.images.as_placeholders(following)
         logprobs = token_logprobs(logits, following)
+        wants_entropies = any(work.state.prompt_entropies is not None for work in works)
+        spreads = entropies(logits) if wants_entropies else []
         end = 0
         last = []
         for work in works:
             begin, end = end, end + work.tokens
             last.append(end - 1)
-            work.state.take_prompt_logprobs(logprobs[begin:end])
+            work.state.take_prompt_logprobs(logprobs[begin:end], spreads[begin:end])
             if not work.state.scores_prompt:
                 self._scoring.discard(work.state)
         return logits[last]

@@ -133,13 +133,16 @@ def seat(text, number=0):
         "observation": parts,
         "action": f"<think>{text}</think><tool_call>{text}</tool_call>{text}",
         "reward": 1.0,
-        "metrics": {text[:90]: 1.0},
+        "metrics": {text[:90]: 1.0, f"untrained_answers/{text}"[:90]: 1.0},
         "view": views[number % len(views)],
     }
     return {
         "agent": f"{number}{text}"[:90],
-        "segments": [{"token_ids": [1, 2], "loss_mask": [False, True], "sampling_logprobs": [None, -1.0]}],
-        "turns": [turn],
+        "segments": [
+            {"token_ids": [first, 2], "loss_mask": [False, True], "sampling_logprobs": [None, -1.0]}
+            for first in (1, 3)
+        ],
+        "turns": [turn, {**turn, "segment": 1}],  # the second begins a conversation: the calls are a tree
         "terminated": True,
         "truncated": False,
         "stop_reason": "environment_error",

@@ -3,8 +3,10 @@
 import time
 import zlib
 
+import numpy as np
 import pytest
 
+from backend.episodes.logprob_gaps import LogprobGaps, gaps_of
 from backend.store.kept_episodes import KeptEpisodes
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import JobState
@@ -102,6 +104,16 @@ def test_shows_one_episode_with_its_group(client, run):
     # The gateway of these tests has no tokenizers.
     assert view["texts"]["agent_0"]["segments"] is None
     assert "nano" in view["texts"]["agent_0"]["why_not"]
+
+
+def test_shows_gaps_and_calls_that_branch(gateway, client, run):
+    gaps = LogprobGaps()
+    episode = result(run, 2, 0)
+    (seat,) = episode.trajectories
+    gaps.add(2, (0, seat.agent, 0), seat.segments[0], seat.segments[0].loss_mask, np.asarray([-0.5, 0.0]))
+    gaps_of(gateway.config.job_files.below(run)).write(2, gaps.take()[2], epoch=1)
+    view = client.get(f"/v1/jobs/{run}/episodes/{run}:2:0").json()
+    assert (view["logprob_gaps"], view["parents"]) == ({"agent_0": [[0.0, 1.0]]}, {})
 
 
 def test_hands_hostile_text_on_unchanged_as_json(client, run):

@@ -80,9 +80,11 @@ const shown = (turn, withObservation) => h("div", { class: "turn" },
   withObservation ? [viewed(turn.view), h("div", { class: "observation" }, content(turn.observation))] : null,
   h("div", { class: "action" }, content(turn.action)), h("div", { class: "small quiet" }, `reward ${number(turn.reward)}`));
 
-// Checkpoints of the job, and the models: whose tokens fit is checked by the service.
-async function offer(select, jobId) {
+// Offers the job's checkpoints, and the models: whose tokens fit is checked by the service. Returns the agents
+// that have checkpoints.
+export async function offer(select, jobId) {
   const [{ checkpoints }, { models }] = await Promise.all([get(job(jobId, "/checkpoints")), get("/v1/models")]).catch(() => [{ checkpoints: [] }, { models: [] }]);
   const named = [...checkpoints].reverse().map((one) => `${jobId}${one.agent ? `/${one.agent}` : ""}@${one.policy_version}`);
   for (const name of [...named, ...models.map((one) => one.name)]) select.append(h("option", { value: name }, name));
+  return new Set(checkpoints.map((one) => one.agent));
 }

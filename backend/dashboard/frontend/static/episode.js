@@ -5,6 +5,8 @@ import { branching } from "./branch.js";
 import { content, image, long } from "./conversation.js";
 import { canAct, fill, h, replace, toast } from "./dom.js";
 import { number, whole, words } from "./format.js";
+import { scoring } from "./scores.js";
+import { tree } from "./calls.js";
 import { replayed, shown } from "./views.js";
 
 const MODES = {
@@ -12,7 +14,11 @@ const MODES = {
   surprise: "surprise: how unlikely the policy found its own token",
   reward: "reward of the turn",
   advantage: "return minus the mean of its group",
+  gap: "gap: the learner's logprob minus the engine's",
+  entropy: "entropy: how open the choice was",
+  change: "change: its logprob now minus when it was sampled",
 };
+const SCORED = new Set(["entropy", "change"]);
 const LEVELS = 8;
 
 export async function show(main, jobId, episodeId) {
@@ -24,7 +30,13 @@ export async function show(main, jobId, episodeId) {
   const inspect = h("div", { class: "inspect mono", role: "status" }, "Point at a token, or click it, to read its id and logprob.");
   const axes = seats.map((seat) => new Axis(seat, view, inspect, canAct() ? branchButton(jobId, view, seat) : () => null));
   const legend = h("span", { class: "small" });
-  const paint = () => { for (const axis of axes) axis.paint(mode); replace(legend, keys(mode)); };
+  const paint = () => {
+    for (const axis of axes) axis.paint(mode);
+    const missing = axes.every((axis) => axis.lacks(mode));
+    replace(legend, missing ? missed(mode, view) : keys(mode));
+    scored.hidden = !SCORED.has(mode);
+  };
+  const scored = scoring(jobId, seats, (agent, segment, found) => { axes.find((one) => one.seat.agent === agent).scores[segment] = found; paint(); });
   const sibling = (index) => `${path}/episodes/${encodeURIComponent(`${jobId}:${view.step}:${index}`)}`;
   const earned = (one) => (one.completed ? number(one.episode_return) : words(one.stop_reason));
   const group = new Map();
@@ -41,8 +53,9 @@ export async function show(main, jobId, episodeId) {
       h("a", { class: "small", href: `${path}/group/${view.step}/${view.group_number}` }, "side by side")) : null,
     seats.some((seat) => seat.error) ? seats.filter((seat) => seat.error).map((seat) => h("details", { open: true, class: "problem" }, h("summary", null, `${seat.agent} failed: ${words(seat.stop_reason)}`), h("pre", { class: "said" }, seat.error))) : null,
     seats.length > 1 ? replayed(seats) : null,
+    seats.map((seat) => tree(seat, view.parents[seat.agent])),
     view.system_prompt ? h("details", null, h("summary", null, "System prompt"), long(view.system_prompt)) : null,
-    h("div", { class: "toolbar sticky" }, h("label", null, "Color tokens by ", h("select", { onchange: (event) => { mode = event.target.value; paint(); } }, Object.entries(MODES).map(([key, label]) => h("option", { value: key }, label)))), legend, inspect),
+    h("div", { class: "toolbar sticky" }, h("label", null, "Color tokens by ", h("select", { onchange: (event) => { mode = event.target.value; paint(); } }, Object.entries(MODES).map(([key, label]) => h("option", { value: key }, label)))), legend, scored, inspect),
     h("div", { class: seats.length > 1 ? "seats" : "" }, axes.map((axis) => axis.element)));
   paint();
   if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
@@ -75,7 +88,15 @@ function keys(mode) {
   const key = (name, text) => [h("span", { class: `token ${name}` }, " a "), ` ${text}  `];
   if (mode === "source") return [key("sampled", "sampled and trained on"), key("masked", "sampled, not trained on"), key("given", "from the environment and the template")];
   if (mode === "surprise") return [key("l0", "certain"), key("l4", "1 in 50"), key("l7", "1 in 3,000 or less")];
+  if (mode === "gap") return [key("n5", "the learner finds it less likely"), key("l0", "less than 0.00001 nats apart"), key("p5", "more likely, by 0.1 nats or more")];
+  if (mode === "entropy") return [key("l0", "one choice"), key("l3", "as open as between 7 equal ones"), key("l7", "100 or more")];
   return [key("n6", "below 0"), key("l0", "0"), key("p6", "above 0")];
+}
+
+function missed(mode, view) {
+  if (mode === "gap") return view.fate && view.fate.fate !== "trained" ? "The learner did not read this episode: it was not trained on." : "Not stored: the learner's logprobs are written with the checkpoint after the step. Bundles and runs of earlier versions have none.";
+  if (mode === "advantage") return "Its group has no other completed episode to compare it with.";
+  return SCORED.has(mode) ? "Known once a policy has read the tokens again:" : "";
 }
 
 // One seat: its turns, each with what was said on the left and its tokens on the right.
@@ -87,6 +108,9 @@ class Axis {
     const own = view.group.filter((one) => one.agent === seat.agent && one.completed);
     this.advantage = own.length > 1 ? total(seat) - own.reduce((sum, one) => sum + one.episode_return, 0) / own.length : null;
     this.pictures = seat.segments.flatMap((segment) => segment.images.map((one) => one.sha256));
+    this.gaps = view.logprob_gaps[seat.agent];
+    this.scores = [];
+    this.ranks = seat.segments.map((segment) => { let count = 0; return segment.loss_mask.map((own) => (own ? count++ : null)); });
     this.spans = [];
     this.lazy = new Map();
     this.observer = new IntersectionObserver((entries) => entries.filter((one) => one.isIntersecting).forEach((one) => this.#write(one.target)), { rootMargin: "800px" });
@@ -165,13 +189,30 @@ class Axis {
     for (const one of this.spans) one.span.className = `token ${this.#level(one)}`;
   }
 
+  // What a mode colors by; undefined if it is not known.
+  #value(mode, segment, at, turn) {
+    const scores = this.scores[segment];
+    if (mode === "reward") return turn?.reward ?? 0;
+    if (mode === "advantage") return this.advantage ?? undefined;
+    if (mode === "gap") return this.gaps?.[segment]?.[this.ranks[segment][at]] ?? undefined;
+    if (mode === "entropy") return scores?.entropies?.[at] ?? undefined;
+    return scores?.logprobs ? scores.logprobs[at] - this.seat.segments[segment].sampling_logprobs[at] : undefined;
+  }
+
+  lacks(mode) {
+    return (mode === "gap" && !this.gaps) || (mode === "advantage" && this.advantage === null) || (SCORED.has(mode) && !this.scores.some((one) => one?.[mode === "entropy" ? "entropies" : "logprobs"]));
+  }
+
   #level(one) {
     if (!one.sampled) return "given";
     if (this.mode === "source") return this.seat.trained && !one.turn?.void ? "sampled" : "masked";
     if (this.mode === "surprise") return `l${Math.min(LEVELS - 1, Math.floor(-this.seat.segments[one.segment].sampling_logprobs[one.at]))}`;
-    const value = this.mode === "reward" ? one.turn?.reward ?? 0 : this.advantage ?? 0;
-    const level = Math.min(LEVELS - 1, Math.ceil(Math.abs(value) * (LEVELS - 2)));
-    return value === 0 ? "l0" : `${value < 0 ? "n" : "p"}${level}`;
+    const value = this.#value(this.mode, one.segment, one.at, one.turn);
+    if (value === undefined) return "unknown";
+    if (this.mode === "entropy") return `l${Math.min(LEVELS - 1, Math.floor(value * 1.6))}`;
+    const size = Math.abs(value);
+    const level = Math.min(LEVELS - 1, this.mode === "gap" ? Math.max(0, Math.ceil(Math.log10(size) + 5)) : Math.ceil(size * (LEVELS - 2)));
+    return level === 0 ? "l0" : `${value < 0 ? "n" : "p"}${level}`;
   }
 
   #tell(target, inspect) {
@@ -179,9 +220,10 @@ class Axis {
     if (at === undefined) return;
     const segment = this.seat.segments[target.dataset.segment], logprob = segment.sampling_logprobs[at];
     const said = JSON.stringify(target.textContent.slice(0, 60));
+    const more = ["gap", "entropy", "change"].map((mode) => [mode, this.#value(mode, target.dataset.segment, at)]).filter(([, value]) => value !== undefined).map(([mode, value]) => `, ${mode} ${number(value, 4)}`).join("");
     inspect.textContent = logprob === null
       ? `from position ${at}: ${said}, given to the policy`
-      : `position ${at}, id ${segment.token_ids[at]}: ${said}, logprob ${number(logprob, 4)}, probability ${number(Math.exp(logprob), 4)}${this.advantage === null ? "" : `, to its group ${number(this.advantage)}`}`;
+      : `position ${at}, id ${segment.token_ids[at]}: ${said}, logprob ${number(logprob, 4)}, probability ${number(Math.exp(logprob), 4)}${this.advantage === null ? "" : `, to its group ${number(this.advantage)}`}${more}`;
   }
 }
 

@@ -65,7 +65,15 @@ def test_equals_plain_transformers_in_logprobs_to_1e5(start, directory):
     """Among rows that want neither, with prompts that take several forwards, and more rows than places."""
     engine, model = start(directory, max_slots=3), plain_model(directory)
     requests = [
-        ask(f"r{i}", prompt(n, i), top_logprobs=5, prompt_logprobs=True, temperature=t, session_id=f"a/{i}")
+        ask(
+            f"r{i}",
+            prompt(n, i),
+            top_logprobs=5,
+            prompt_logprobs=True,
+            prompt_entropies=i % 2 == 0,
+            temperature=t,
+            session_id=f"a/{i}",
+        )
         for i, (n, t) in enumerate([(1, 1.0), (9, 0.5), (110, 1.5), (90, 0.0), (100, 1.0), (110, 1.0)])
     ]
     others = [ask(f"o{i}", prompt(9, i % 3), max_tokens=4) for i in range(6)]
@@ -79,6 +87,11 @@ def test_equals_plain_transformers_in_logprobs_to_1e5(start, directory):
             expected = [float(plain[place, token]) for place, token in enumerate(ids[1:])]
             assert answer.prompt_logprobs[0] is None
             assert answer.prompt_logprobs[1:] == pytest.approx(expected, abs=1e-5)
+            if request.prompt_entropies:
+                spread = -(plain.exp() * plain).sum(-1)[: len(ids) - 1]
+                assert answer.prompt_entropies[1:] == pytest.approx(spread.tolist(), abs=1e-5)
+            else:
+                assert answer.prompt_entropies is None
             drawn = torch.log_softmax(logits[len(ids) - 1 : -1] / (request.temperature or 1.0), -1)
             values, likeliest = drawn.topk(5)
             assert [[token for token, _ in one] for one in answer.top_logprobs] == likeliest.tolist()
