@@ -47,7 +47,6 @@ NOT_TAKEN_APART = {
     "backend/engines/vllm/published_policies.py": 1,
     "backend/app/run_viewer.py": 1,
     "backend/gateway/routes_runs.py": 1,
-    "backend/gateway/routes_stored_episodes.py": 1,
 }
 """How often each module joins ids to a text that is only compared or shown."""
 

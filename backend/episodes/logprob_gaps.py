@@ -90,7 +90,7 @@ def read_gaps(files: Blobs, step: int, index: int, seats: Sequence[Trajectory]) 
 
 
 def _place(index: int, agent: str, segment: int) -> str:
-    return f"{index}/{segment}/{agent}"
+    return json.dumps([index, segment, agent])
 
 
 def _numbers(part: str) -> list[float | None]:
