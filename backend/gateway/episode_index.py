@@ -15,6 +15,7 @@ from tinkergym.trajectory.trajectory import has_return
 
 _MOST_ROWS = 400_000
 """Of all runs together, about 150 bytes each."""
+_MOST_RUNS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,18 @@ class EpisodeIndex:
         self._known: BoundedDict[tuple[str, int], tuple[EpisodeRow, ...]] = BoundedDict(
             _MOST_ROWS, size=lambda rows: len(rows) + 1
         )
+        self._steps: BoundedDict[str, list[int]] = BoundedDict(_MOST_RUNS)
+
+    def steps(self, job_id: str, read: Callable[[], list[int]], *, is_over: bool) -> list[int]:
+        """Return the steps with stored episodes: those of a job that is over do not change."""
+        with self._lock:
+            known = self._steps.get(job_id)
+        if known is None:
+            known = read()
+            if is_over:
+                with self._lock:
+                    self._steps[job_id] = known
+        return known
 
     def of_step(
         self, job_id: str, step: int, read: Callable[[], Iterable[bytes]], *, is_recorded: bool

@@ -132,7 +132,8 @@ def list_checkpoints(request: Request, tenant: Tenant, job_id: str) -> Checkpoin
 @router.get("/{job_id}/evaluations")
 def list_evaluations(request: Request, tenant: Tenant, job_id: str) -> EvaluationList:
     """List the finished evaluations, in order."""
-    return EvaluationList(evaluations=tenant.evaluations(job_id))
+    runs = parts_of(request).runs
+    return EvaluationList(evaluations=runs.evaluations(job_id, tenant.bodies_after))
 
 
 @router.get("/{job_id}/labels")

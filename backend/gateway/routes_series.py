@@ -45,10 +45,12 @@ def show_alarms(request: Request, tenant: Tenant, job_id: str) -> Alarms:
     """Return what deserves a look in a run: its warnings, failed episodes, evaluations on trained tasks."""
     shown = shown_to(request, tenant)
     job = shown.job(tenant.get_job(job_id))
-    alarms = parts_of(request).runs.alarms(job_id, tenant.bodies_after)
+    runs = parts_of(request).runs
+    alarms = runs.alarms(job_id, tenant.bodies_after)
+    evaluations = runs.evaluations(job_id, tenant.bodies_after)
     if shown.hide is not None:
         alarms = [one.model_copy(update={"message": shown.hide.hidden_in(one.message)}) for one in alarms]
-    found = [*_ended_badly(job), *_overlaps(tenant.evaluations(job_id)), *alarms]
+    found = [*_ended_badly(job), *_overlaps(evaluations), *alarms]
     found.sort(key=lambda one: (one.name not in _GRAVEST, -one.last_step))
     return Alarms(alarms=found)
 

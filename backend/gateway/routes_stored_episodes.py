@@ -52,9 +52,7 @@ def list_rows(
     """
     run = _run(request, tenant, job_id)
     steps = [
-        step
-        for step in reversed(tenant.episode_steps(job_id, run.kept))
-        if step >= first_step and (before is None or step < before)
+        step for step in reversed(run.steps()) if step >= first_step and (before is None or step < before)
     ]
     page, until = RowPage(), time.monotonic() + _PAGE_SECONDS
     read = 0
@@ -130,6 +128,11 @@ class _Run:
             return tuple(sorted(found, key=lambda row: (row.index, row.agent)))
         is_recorded = self.job.state.final or step < self.job.step
         return self.index.of_step(job_id, step, read, is_recorded=is_recorded)
+
+    def steps(self) -> list[int]:
+        """Return the steps with stored episodes, in order."""
+        read = partial(self.tenant.episode_steps, self.job.job_id, self.kept)
+        return self.index.steps(self.job.job_id, read, is_over=self.job.state.final)
 
     def environment(self, step: int, index: int) -> str:
         """Return the id of the environment that an episode played."""

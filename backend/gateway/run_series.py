@@ -1,4 +1,4 @@
-"""Metrics and warnings of runs, read from their event logs once: asked again, only new events are read."""
+"""Metrics, warnings and evaluations of runs, read from their logs once: later, only new events are read."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pydantic_core import from_json
 
 from backend.gateway.run_alarms import entropy_alarms, idle_alarms
 from tinkergym.basics.bounded_dict import BoundedDict
+from tinkergym.schema.events import EvaluationEvent
 from tinkergym.schema.summaries import Alarm, RunSeries, Series
 
 _RUNS = 32
@@ -23,7 +24,8 @@ _ALARM_STEPS = 50
 _NOT_METRICS = {"type", "step", "repeated", "stop_reasons", "metrics", "records"}
 
 ReadEvents = Callable[[str, int, int], Sequence[tuple[int, float, str]]]
-"""Returns number, time and JSON of a job's steps and warnings after an event, at most so many."""
+"""Returns number, time and JSON of a job's steps, warnings and evaluations after an event, at most so
+many."""
 
 
 class _Run:
@@ -35,12 +37,15 @@ class _Run:
         self.steps = array("q")
         self.columns: dict[str, array[float]] = {}
         self.alarms: dict[str, Alarm] = {}
+        self.evaluations: list[EvaluationEvent] = []
         self._rows: dict[int, int] = {}
 
     def add(self, seq: int, time: float, body: str) -> None:
         event = from_json(body)
         if event["type"] == "step":
             self._add_step(event, time)
+        elif event["type"] == "evaluation":
+            self.evaluations.append(EvaluationEvent.model_validate(event))
         else:
             self._add_warning(event)
         self.last_seq = seq
@@ -53,9 +58,13 @@ class _Run:
             for column in self.columns.values():
                 if row < len(column):
                     column[row] = nan
-        values = {name: value for name, value in event.items() if name not in _NOT_METRICS}
-        values |= {f"stop/{name}": count for name, count in event["stop_reasons"].items()}
-        values |= {"time": time, **event["metrics"]}
+        values = event["metrics"]
+        values["time"] = time
+        for name, count in event["stop_reasons"].items():
+            values[f"stop/{name}"] = count
+        for name, value in event.items():
+            if name not in _NOT_METRICS:
+                values[name] = value
         columns = self.columns
         for name, value in values.items():
             if value.__class__ is not float and not isinstance(value, int | float):
@@ -128,6 +137,12 @@ class RunReader:
             if lost:
                 found.append(_failed_episodes(lost, int(sum(count for count in failed if count > 0))))
             return [*found, *idle_alarms(run.steps, run.columns), *entropy_alarms(run.steps, run.columns)]
+
+    def evaluations(self, job_id: str, read: ReadEvents) -> list[EvaluationEvent]:
+        """Return the finished evaluations of a run, in order."""
+        run = self._up_to_now(job_id, read)
+        with run.lock:
+            return list(run.evaluations)
 
     def _up_to_now(self, job_id: str, read: ReadEvents) -> _Run:
         with self._lock:

@@ -24,7 +24,6 @@ from backend.store.job_rows import (
     job_row,
     job_view,
 )
-from backend.store.journal import evaluation_events
 from backend.store.keys import LOCAL_TENANT
 from backend.store.policies import (
     add_policy,
@@ -44,7 +43,6 @@ from tinkergym.errors import ConflictError, NotFoundError
 from tinkergym.schema.events import (
     CheckpointEvent,
     CheckpointView,
-    EvaluationEvent,
     Event,
     JobState,
     StateEvent,
@@ -355,16 +353,6 @@ class TenantStore(TenantRuns, TenantLists):
                 for view in checkpoint_views(connection, job_id, one)
             ]
             return sorted(views, key=lambda view: view.step)
-
-    def evaluations(self, job_id: str) -> list[EvaluationEvent]:
-        """Return the evaluations that the job recorded, in order.
-
-        Raises:
-            NotFoundError: The job does not exist or is another tenant's.
-        """
-        with self._db.read() as connection:
-            self._own(connection, job_id)
-            return evaluation_events(connection, job_id)
 
     def data_in_use(self) -> set[str]:
         """Return the names of the data sets that unfinished jobs need."""

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from pydantic_core import from_json
-from sqlalchemy import Connection, Row, case, func, select, true, update
+from sqlalchemy import Connection, Row, case, func, or_, select, true, update
 
 from backend.store.database import Database
 from backend.store.job_rows import FINAL_STATES
@@ -27,7 +27,7 @@ from tinkergym.schema.summaries import (
 
 _NEWEST_EVENTS = 40
 _ROWS_AT_ONCE = 250
-_STEP, _WARNING = '{"type":"step"', '{"type":"warning"'
+_STEP, _WARNING, _EVALUATION = '{"type":"step"', '{"type":"warning"', '{"type":"evaluation"'
 """The beginnings of bodies of events, which have the field `type` first."""
 
 
@@ -131,7 +131,7 @@ class TenantLists:
             connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(labels=written))
 
     def bodies_after(self, job_id: str, seq: int, limit: int) -> list[tuple[int, float, str]]:
-        """Return number, time and JSON of the job's steps and warnings after an event, in order.
+        """Return number, time and JSON of the job's steps, warnings and evaluations after an event, in order.
 
         Raises:
             NotFoundError: The job does not exist or is another tenant's.
@@ -141,7 +141,7 @@ class TenantLists:
             query = (
                 select(events.c.seq, events.c.time, events.c.body)
                 .where(events.c.job_id == job_id, events.c.seq > seq)
-                .where(events.c.body.startswith(_STEP) | events.c.body.startswith(_WARNING))
+                .where(or_(*(events.c.body.startswith(one) for one in (_STEP, _WARNING, _EVALUATION))))
                 .order_by(events.c.seq)
                 .limit(limit)
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from backend.gateway.run_series import RunReader
 from tests.backend.watched_jobs import Fickle
 from tinkergym.algorithms import GRPO
 from tinkergym.errors import InvalidRequestError
@@ -36,7 +37,8 @@ def test_evaluates_every_nth_version_and_before_and_after_training(jobs, setting
         (one.episodes, one.failed_episodes, one.low <= one.mean <= one.high) == (3, 0, True) for one in done
     )
     assert [step.episodes for step in jobs.events(job_id, "step")] == [4] * 5
-    assert [one.step for one in jobs.tenant.evaluations(job_id)] == [0, 2, 4, 5]
+    read = RunReader().evaluations(job_id, jobs.tenant.bodies_after)
+    assert [one.step for one in read] == [0, 2, 4, 5]
 
 
 def test_gives_equal_returns_an_honest_interval(jobs):

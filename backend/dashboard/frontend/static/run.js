@@ -21,7 +21,10 @@ const ACTIONS = {
 };
 
 export async function show(main, jobId) {
-  let [current, series, labels] = await Promise.all([get(job(jobId)), get(seriesOf(jobId, ALWAYS)), get(job(jobId, "/labels"))]);
+  const reading = get(seriesOf(jobId, ALWAYS)); // a long run's takes a while: the rest is there before
+  reading.catch(() => {}); // told below
+  let [current, labels] = await Promise.all([get(job(jobId)), get(job(jobId, "/labels"))]);
+  let series = { series: [], names: [], newest_step: 0, last_seq: 0 };
   const newest = { step: null };
   const heading = h("div"), alarms = h("section", { id: "alarms", "aria-label": "Alarms" }), live = h("span", { class: "live quiet", role: "status" });
   const lists = h("div");
@@ -76,15 +79,19 @@ export async function show(main, jobId) {
       : h("p", { class: "quiet" }, "No alarms: no warnings, no failed episodes, no evaluation on trained tasks."));
   }
 
+  const phases = h("section", { "aria-label": "Time of the newest steps" }), curves = h("div", null, h("p", { class: "quiet" }, "Reading the curves…"));
+  replace(main, heading, alarms, phases, curves, lists);
+  drawHeading();
+  const listed = drawLists(lists, current, labels, (changed) => { labels = changed; drawHeading(); });
+  series = await reading;
   const charts = await drawCharts(jobId, series, (step) => current.spec.environment && location.assign(`${path}/episodes?from=${step}&to=${step}`));
-  const phases = h("section", { "aria-label": "Time of the newest steps" });
-  replace(main, heading, alarms, phases, charts.element, lists);
+  replace(curves, charts.element);
   drawHeading();
   const drawPhases = async () => {
     const newest_ = Math.max(current.step, series.newest_step);
     replace(phases, newest_ ? gantt((await get(`${seriesOf(jobId, NAMES)}&first_step=${Math.max(0, newest_ - STEPS + 1)}`)).series) : null);
   };
-  await Promise.all([drawAlarms(), drawPhases(), charts.evaluations(), drawLists(lists, current, labels, (changed) => { labels = changed; drawHeading(); })]);
+  await Promise.all([drawAlarms(), drawPhases(), charts.evaluations(), listed]);
   if (location.hash === "#alarms") alarms.scrollIntoView();
   if (FINAL.has(current.state)) return;
   const reload = async () => { current = await get(job(jobId)); drawHeading(); };
@@ -162,8 +169,7 @@ function short(name, names) {
 }
 
 async function drawLists(box, current, labels, onlabels) {
-  const { checkpoints } = await get(job(current.job_id, "/checkpoints"));
-  const { changed } = await get(job(current.job_id, "/settings"));
+  const [{ checkpoints }, { changed }] = await Promise.all([get(job(current.job_id, "/checkpoints")), get(job(current.job_id, "/settings"))]);
   replace(box,
     h("section", { class: "panel" }, h("h2", null, "Checkpoints"), checkpoints.length ? checkpointTable(current, checkpoints) : h("p", { class: "quiet" }, "None yet.")),
     h("section", { class: "panel" }, h("h2", null, "Settings as they took effect"), settingsTable(current, changed)),
