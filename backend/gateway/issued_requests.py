@@ -19,7 +19,7 @@ from tinkergym.schema.opponents import League
 _PAST = "past@"
 
 
-class _AnyVersion:
+class AnyVersion:
     """A league whose past version is not known yet; implements `LeagueView`."""
 
     def versions(self, agent: str, league: League) -> Sequence[int]:
@@ -43,7 +43,7 @@ def issued(spec: PlayedSpec, episode: EpisodeResult, job_files: Blobs) -> Episod
     own = EpisodeId.parse(episode.episode_id)
     group = own.index // spec.groups.size
     recorded = RecordedActions(job_files)
-    requests = group_requests(own.job.job_id, spec, own.step, [group], _AnyVersion(), recorded=recorded)
+    requests = group_requests(own.job.job_id, spec, own.step, [group], AnyVersion(), recorded=recorded)
     request = next(one for one in requests if one.index == own.index)
     external = next(
         (agent for agent, seat in request.seats.items() if seat.table and seat.table.kind == "external"), ""

@@ -15,6 +15,7 @@ from backend.gateway.dependencies import NumberQuery, Tenant
 from backend.gateway.episode_index import EpisodeIndex, EpisodeRow, RowPage, rows_of, says
 from backend.gateway.fair_threads import FairRoute
 from backend.gateway.issued_requests import issued
+from backend.gateway.opponent_results import opponent_results
 from backend.gateway.wiring import parts_of
 from backend.store.blobs import Blobs
 from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
@@ -24,7 +25,7 @@ from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
 from tinkergym.schema.ids import EpisodeId
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.view import JobView
-from tinkergym.schema.summaries import EpisodePage, EpisodeView, GroupMember, TokenTexts
+from tinkergym.schema.summaries import EpisodePage, EpisodeView, GroupMember, OpponentResults, TokenTexts
 from tinkergym.trajectory.call_tree import turn_parents
 from tinkergym.trajectory.trajectory import Trajectory
 
@@ -69,6 +70,14 @@ def list_rows(
         read=read,
         group_size=run.spec.groups.size,
     )
+    return Response(found.model_dump_json(), media_type="application/json")
+
+
+@router.get("/{job_id}/opponents", response_model=OpponentResults)
+def show_opponents(request: Request, tenant: Tenant, job_id: str) -> Response:
+    """Return the returns of a run's trained seats against each kind of opponent, over training."""
+    run = _run(request, tenant, job_id)
+    found = opponent_results(run.spec, run.steps(), run.rows)
     return Response(found.model_dump_json(), media_type="application/json")
 
 

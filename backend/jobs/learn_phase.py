@@ -84,8 +84,7 @@ def learning(
     Raises:
         ParityError: The learner's logprobs of the sampled tokens differ from the engine's. The policy is
             unchanged.
-        NonFiniteLossError: The policy is as before this optimizer step, which may not be the step's
-            first.
+        NonFiniteLossError: The policy is as before this optimizer step, perhaps not the step's first.
     """
     spec, algorithm = context.spec, context.spec.algorithm
     with context.clock.part("batch"):
@@ -102,9 +101,8 @@ def learning(
     settings = algorithm.optimizer_step(step, spec.steps)
     if not sequences:
         metrics |= _parity_without_sequences(context, step, played)
-        return Learned(
-            loss=None, metrics={**metrics, "learning_rate": settings["learning_rate"]}, trained_tokens=0
-        )
+        metrics["learning_rate"] = settings["learning_rate"]
+        return Learned(loss=None, metrics=metrics, trained_tokens=0)
     with context.clock.work("certificate"):
         context.notes.trained(batch.sources, sequences)
     metrics |= kl_from_the_start(context, step, sequences)
@@ -139,9 +137,8 @@ def learning(
         skipped += sum(part.skipped for part in parts)
         if number == 0:
             losses, trained_tokens = [part.loss for part in parts], sum(part.tokens for part in parts)
-            own = begun_with or [one for part in parts for one in part.learner_logprobs]
-            with context.clock.work("certificate"):
-                context.notes.compared(step, batch.sources, sequences, own)
+            first = begun_with or [one for part in parts for one in part.learner_logprobs]
+            context.notes.compared(step, batch.sources, sequences, first)
             if loss.corrects and len(cuts) == 1 and algorithm.updates_per_step > 1:
                 sequences = _with_proximal(sequences, parts[0].learner_logprobs)
         metrics |= _metrics_of(parts)

@@ -244,6 +244,29 @@ class EpisodeView(WireModel):
     why_no_request: str = ""
 
 
+class ResultsAgainst(WireModel):
+    """Returns of the trained seats in some of a run's games."""
+
+    step: int
+    """The newest of the games' steps."""
+    episodes: int
+    mean: float
+    low: float | None
+    high: float | None
+    """The 95 % interval, with the games of a group as a cluster; None where there is no bound."""
+
+
+class OpponentResults(WireModel):
+    """How a run's trained seats fared against each kind of opponent; all past versions are one."""
+
+    steps: int
+    """Steps with stored episodes."""
+    read: int
+    """How many of them the figures are from, evenly spaced."""
+    opponents: dict[str, Annotated[list[ResultsAgainst], Field(max_length=100)]]
+    """By name: in all, then over time."""
+
+
 class ModelUsage(WireModel):
     """What the jobs of a tenant on one model have used."""
 

@@ -11,12 +11,14 @@ export async function show(main, jobId) {
   const [current, rows] = await Promise.all([get(job(jobId)), get(job(jobId, "/episodes/rows?limit=40"))]);
   const spec = current.spec, path = `/dashboard/jobs/${encodeURIComponent(jobId)}`;
   document.title = `Games of ${spec.name || jobId} · tinkergym`;
+  const against = h("section", { class: "panel" }, h("h2", null, "Against each opponent"), h("p", { class: "quiet" }, "Reading the stored games…"));
   const played = h("div", { class: "played", "aria-live": "polite" });
   replace(main,
     h("div", { class: "heading" }, h("h1", null, `Games of ${spec.name || jobId}`), h("div", { class: "buttons" }, h("a", { class: "button", href: path }, "The run"), h("a", { class: "button", href: `${path}/episodes?seats=all` }, "All episodes"))),
     h("p", { class: "quiet" }, spec.environment?.id ?? "", " · ", jobId),
     canAct() ? asked(jobId, played) : h("p", { class: "quiet" }, "A key that may act can let versions play each other here; so does job.crossplay()."), played,
-    league(spec), matches(rows, jobId, path));
+    league(spec), against, matches(rows, jobId, path));
+  drawAgainst(against, jobId).catch((error) => replace(against, problem(error)));
   const kept = sessionStorage.getItem(`crossplay ${jobId}`);
   if (kept) draw(played, JSON.parse(kept), jobId);
 }
@@ -84,6 +86,19 @@ function league(spec) {
   const seats = Object.entries(spec.agents ?? {}).map(([agent, one]) => `${agent}: ${one.kind}${one.kind === "shared" ? ` with ${one.agent}` : ""}`).join(", ");
   return h("section", { class: "panel" }, h("h2", null, "Who plays"), h("p", null, seats || "One seat, against the environment's own opponent."),
     leagues.map(([whose, one]) => h("p", null, `League (${whose}): ${number(100 * one.anchor_share, 0)} % of the groups against anchors (${(one.anchors ?? []).map((each) => each.name ?? each.policy ?? each.kind).join(", ") || "none"}), ${number(100 * one.current_share, 0)} % against the newest version, the others against past ones, ${one.past}; a snapshot every ${one.snapshot_every} steps, at most ${one.most_snapshots}.`)));
+}
+
+// What the run's own games say: nothing is played for it.
+async function drawAgainst(box, jobId) {
+  const { opponents, steps, read } = await get(job(jobId, "/opponents"));
+  const names = Object.keys(opponents), bounds = (one) => [one.low, one.high].map((end) => (end === null ? "?" : number(end, 2))).join(" to ");
+  const chart = new Chart("Return over training", "Mean return of the trained seats in the run's own games, with its 95 % interval, by kind of opponent.", { onpick: () => {} });
+  chart.set(names.map((name) => { const line = opponents[name].slice(1); return { label: name, points: true, steps: line.map((one) => one.step), values: line.map((one) => one.mean), low: line.map((one) => one.low ?? one.mean), high: line.map((one) => one.high ?? one.mean) }; }));
+  replace(box, h("h2", null, "Against each opponent"), names.length
+    ? h("div", { class: "charts" }, chart.element, scroll("Against each opponent", h("table", null, h("thead", null, h("tr", null, ["Opponent", "Mean return", "95 % interval", "Games"].map((name) => h("th", { scope: "col" }, name)))),
+      h("tbody", null, names.map((name) => { const [all] = opponents[name]; return h("tr", null, h("td", null, name), h("td", { class: "number" }, number(all.mean, 2)), h("td", { class: "number" }, bounds(all)), h("td", { class: "number" }, whole(all.episodes))); })))))
+    : h("p", { class: "quiet" }, steps ? "All seats are trained: a game among them has no opponent." : "No game is stored yet."),
+    read < steps ? h("p", { class: "quiet small" }, `From the games of ${whole(read)} of ${whole(steps)} steps.`) : null);
 }
 
 function matches({ rows }, jobId, path) {

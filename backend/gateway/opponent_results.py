@@ -1,0 +1,70 @@
+"""How a run's trained seats fared against each opponent over training, from the games that it stored."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from math import fsum
+
+from backend.episodes.binding import Current, bind, class_of, label_of
+from backend.gateway.episode_index import EpisodeRow
+from backend.gateway.issued_requests import AnyVersion
+from tinkergym.evaluation.statistics import clustered_interval, finite_ends
+from tinkergym.schema.jobs.played_spec import PlayedSpec
+from tinkergym.schema.summaries import OpponentResults, ResultsAgainst
+
+_MOST_STEPS = 200
+"""Of more, so many are read, evenly spaced."""
+_WINDOWS = 20
+
+Returns = list[list[float]]
+"""Of the trained seats, by group: its episodes share a seed, and so tell less than others."""
+
+
+def opponent_results(
+    spec: PlayedSpec, steps: Sequence[int], rows: Callable[[int], Iterable[EpisodeRow]]
+) -> OpponentResults:
+    """Return the mean returns against each kind of opponent: in all, and in up to 20 windows of steps.
+
+    Args:
+        spec: The job's settings.
+        steps: The steps with stored episodes, in order.
+        rows: Returns those of a step, by index.
+    """
+    count = min(len(steps), _MOST_STEPS)
+    read = [steps[at * len(steps) // count] for at in range(count)]
+    found: dict[str, dict[int, Returns]] = defaultdict(lambda: defaultdict(list))
+    for place, step in enumerate(read):
+        window = place * min(_WINDOWS, len(read)) // len(read)
+        for group, members in groupby(rows(step), key=lambda row: row.index // spec.groups.size):
+            returns = [row.episode_return for row in members if row.trained and row.completed]
+            if returns and (name := _opponent(spec, step, group)):
+                found[name][window].append(returns)
+    ends = {place * min(_WINDOWS, len(read)) // len(read): step for place, step in enumerate(read)}
+    return OpponentResults(
+        steps=len(steps),
+        read=len(read),
+        opponents={
+            name: [
+                _results([one for group in windows.values() for one in group], read[-1]),
+                *(_results(windows[window], ends[window]) for window in sorted(windows)),
+            ]
+            for name, windows in sorted(found.items())
+        },
+    )
+
+
+def _opponent(spec: PlayedSpec, step: int, group: int) -> str:
+    """Return who played the seats that are not trained; empty if all are."""
+    players = bind(spec, step, group, AnyVersion()).values()
+    others = [one for one in players if not (isinstance(one, Current) and one.trained)]
+    return " and ".join(dict.fromkeys(class_of(label_of(one)) for one in others))
+
+
+def _results(groups: Returns, step: int) -> ResultsAgainst:
+    values = [value for group in groups for value in group]
+    low, high = finite_ends(*clustered_interval(groups))
+    return ResultsAgainst(
+        step=step, episodes=len(values), mean=fsum(values) / len(values), low=low, high=high
+    )
