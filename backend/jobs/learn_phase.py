@@ -108,8 +108,7 @@ def learning(
     metrics |= kl_from_the_start(context, step, sequences)
     loss = loss_of(spec, context.policy.context_length)
     cuts = _minibatches(batch.groups, algorithm.minibatches)
-    current, compared = [versions == step - 1 for versions in batch.versions], False
-    begun_with = list[FloatArray]()
+    current, compared, begun_with = [one == step - 1 for one in batch.versions], False, list[FloatArray]()
     if loss.corrects and len(cuts) > 1:
         # Each part's ratio is relative to the step's first policy; of one part, the first update has it.
         with context.clock.part("proximal"):
