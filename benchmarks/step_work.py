@@ -110,7 +110,8 @@ def write_model(folder: Path, shape: Shape) -> int:
     )
     model: Any = Qwen3ForCausalLM(config)
     with torch.no_grad():
-        # uses it against the token that ends a turn.
+        # The first number of every hidden state is a positive constant that no layer changes, and the output
+        # head uses it against the token that ends a turn.
         model.model.embed_tokens.weight[:, 0] = 0.5
         model.lm_head.weight[:, 0] = 0.0
         model.lm_head.weight[END_OF_TURN] = 0.0

@@ -17,6 +17,7 @@ COURSE = Course(
             minibatches=2,
             learning_rate=5e-3,
             lr_schedule="linear",
+            # High enough that siblings keep playing differently. The score is that of the most likely
             # moves, which it does not lower.
             entropy_coefficient=0.05,
             # A win counts more the sooner it comes, so a missed win shows even if the random opponent allows

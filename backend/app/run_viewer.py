@@ -44,8 +44,6 @@ from tinkergym.schema.certificate import Certificate, StepLedger
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import Event
 
-"""The database in a data folder."""
-
 _FOREVER = 1e12
 _EPISODES = re.compile(r"episodes/step-(\d{6,12})\.jsonl")
 _WHAT_TO_NAME = "name a bundle that job.certificate(bundle=...) wrote, or a service's data folder"

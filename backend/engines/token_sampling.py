@@ -28,7 +28,7 @@ _NO_SHARE = 2.0
 
 
 class Cut(Protocol):
-    """The truncation of a distribution; see `tinkergym.schema.sampling.Cut`."""
+    """The truncation of a distribution; a `SampleRequest` is one."""
 
     @property
     def top_k(self) -> int:

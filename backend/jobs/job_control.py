@@ -77,7 +77,7 @@ class JobControl:
             PausedError: See `pause`.
             JobCancelledError: See `cancel`.
             WorkerStoppingError: See `stop`.
-            LeaseLostError: See `lose`.
+            LeaseLostError: See `mark_lease_lost`.
         """
         self.check_within_step()
         if (pause := self._pause) is not None:
@@ -89,7 +89,7 @@ class JobControl:
         Raises:
             JobCancelledError: See `cancel`.
             WorkerStoppingError: See `stop`.
-            LeaseLostError: See `lose`.
+            LeaseLostError: See `mark_lease_lost`.
         """
         if self._error is not None:
             raise self._error

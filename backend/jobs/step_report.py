@@ -22,8 +22,6 @@ from tinkergym.trajectory.trajectory import (
     reason_line,
 )
 
-"""A step's episodes in index order."""
-
 _WARNINGS_PER_STEP = 5
 _LONGEST_TEXT = 4000
 """Characters of a traceback or of one message of a transcript in an event."""

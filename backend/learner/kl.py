@@ -1,4 +1,7 @@
-"""Estimates of a policy's divergence from another, at tokens that it sampled."""
+"""Estimates of a policy's divergence from another at tokens that it sampled, for rewards and metrics.
+
+The KL penalty in a loss is in `PolicyGradient.token_losses`.
+"""
 
 from __future__ import annotations
 

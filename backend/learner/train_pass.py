@@ -126,7 +126,8 @@ class TrainPass:
                 features = states = lm.features(batch)
             else:
                 features, states = lm.features_and_states(batch)
-            # through the decoder once, so only a slice of the logits exists at a time.
+            # The head runs on a detached copy, some rows at a time: its gradient is collected there and then
+            # sent through the decoder once, so only a slice of the logits exists at a time.
             leaves = [features.detach().requires_grad_(gradient)]
             if states is not features:
                 leaves.append(states.detach().requires_grad_(gradient))
@@ -194,7 +195,8 @@ class TrainPass:
                 if gradient is None:
                     continue
                 if parameter.grad is None:
-                    # parameter's layout.
+                    # A copy in the parameter's layout: several of autograd's tensors may share their memory,
+                    # and fused optimizers assume that every gradient has it.
                     parameter.grad = torch.empty_like(parameter).copy_(gradient)
                 else:
                     parameter.grad.add_(gradient)

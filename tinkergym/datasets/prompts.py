@@ -30,11 +30,11 @@ from tinkergym.messages import is_unicode
 from tinkergym.trajectory.content_parts import ImageSpan
 
 _COMPARED = frozenset({"chosen", "rejected", "preferred_output", "non_preferred_output", "kto_tag"})
+"""Columns by which a row of preferences is known."""
 _ASKED = frozenset(
     ("prompt", "messages", "conversations", "text", "instruction", "input", "system", "history", "tools")
 ) | frozenset(("functions", "images", "image", "template_variables", "chat_template_kwargs", "template_date"))
 """Columns that layouts ask with: they are read, also if they are kept."""
-"""Columns by which a row of preferences is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

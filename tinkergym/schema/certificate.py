@@ -177,7 +177,7 @@ class RunFacts(WireModel):
     checkpoints: Annotated[list[CheckpointFacts], FailFast()] = Field([], max_length=MOST_FACTS)
     events: EventsFacts
     data: dict[str, str] = {}
-    """SHA-256 of datasets, by setting or by the environment that draws its tasks from it; see `data_of`."""
+    """SHA-256 of datasets, by setting or by the environment that draws tasks from it; see `data_hashes`."""
 
     @property
     def state(self) -> JobState:

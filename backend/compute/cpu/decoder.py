@@ -83,7 +83,8 @@ def decoded(  # noqa: PLR0917 - compiled, where it is called by position
     buckets = buckets_in(in_buckets, shapes)
     states = functional.embedding(token_ids, embedding)
     angles = positions[:, None].float() * frequencies.float()
-    # the sign moves to the sine.
+    # [tokens, 1, dim], the same for all heads. The first half of a head is rotated by minus the second: the
+    # sign moves to the sine.
     cos = (angles.cos() * numbers.rotary_scale).to(states.dtype)
     sin = (angles.sin() * numbers.rotary_scale).to(states.dtype)
     cos, sin = torch.cat((cos, cos), dim=-1)[:, None], torch.cat((-sin, sin), dim=-1)[:, None]

@@ -483,7 +483,8 @@ def _in_a_line(error: Exception) -> str:
 
 
 def _in_order(works: list[_Work]) -> list[_Work]:
-    # so attention can read them in place.
+    # Tokens of a policy are adjacent, for its adapter; within it rows of similar length are in slot order, so
+    # attention can read them in place.
     order: dict[LoadedPolicy, int] = {}
     for work in works:
         order.setdefault(work.state.policy, len(order))

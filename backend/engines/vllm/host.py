@@ -225,7 +225,8 @@ class Host:
             logprobs=message["top_logprobs"],
             prompt_logprobs=0 if message["prompt_logprobs"] else None,
             detokenize=False,
-            # omits special tokens.
+            # Token by token if they are searched for stop strings, by the code that searches them in the
+            # transformers engine too: vLLM's own detokenizer omits special tokens.
             output_kind=RequestOutputKind.DELTA
             if message["stop_strings"] or message["stream"]
             else RequestOutputKind.FINAL_ONLY,
@@ -283,7 +284,8 @@ class Host:
             request = LoRARequest(f"{message['name']}#{key}", key, message["path"])
             await self._engine.add_lora(request)
             self._adapters[key] = request
-        # piece that is being released.
+        # In a thread: requests do not wait for it. One at a time: torch's cache of a GPU's opened memory
+        # fails if it is asked for a piece that is being released.
         async with self._hashing:
             return {"sha256": await self._hash(message)}
 
@@ -351,7 +353,8 @@ class Host:
             )
         finally:
             self._used([policy])
-        # which only take space.
+        # Each request's cache is salted by its policy. This drops the states of weights that are gone, which
+        # only take space.
         await self._engine.reset_prefix_cache()
         if self._images is not None:
             # The worker dropped its cached images, which the scheduler would still rely on.

@@ -54,7 +54,8 @@ def share_on_device(tensors: Mapping[str, Tensor], device: torch.device) -> tupl
     torch.cuda.current_stream(device).synchronize()
     storage: Any = memory.untyped_storage()
     _, handle, size, offset, counter, place, _, _ = storage._share_cuda_()
-    # second reader until its processes end. Here the owner keeps it as long as it may be read.
+    # torch would keep the memory until a reader says that it is done, which a killed one never does, and with
+    # a second reader until its processes end. Here the owner keeps it as long as it may be read.
     storage._release_ipc_counter_cuda(counter, place)
     cuda = [_name_of(device), handle.hex(), size, offset]
     return memory, {"tensors": places, "bytes": length, "cuda": cuda}

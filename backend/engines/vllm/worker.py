@@ -151,7 +151,8 @@ def _forget_half_loaded(model: torch.nn.Module) -> None:
 
 
 def _repack(model: torch.nn.Module) -> None:
-    # tied to the embedding is not loaded, and would keep its old copy.
+    # On a CPU, vLLM multiplies by a packed copy of a weight. A reload packs what it loaded, but an output
+    # head tied to the embedding is not loaded, and would keep its old copy.
     for module in model.modules():
         method, weight = getattr(module, "quant_method", None), getattr(module, "weight", None)
         if "cpu_linear" in vars(module) and method is not None and weight is not None and weight.numel():

@@ -43,6 +43,7 @@ class BanditEnv(SingleTurnEnv):
         """Offer some of the arms in random order."""
         drawn = self.np_random.permutation(len(ARMS))[: self._count]
         self._offered = [ARMS[int(arm)] for arm in drawn]
+        # Drawn before the answer is known, so siblings share their luck: those that pull the same arm earn
         # the same, and an arm that pays more often never earns less.
         self._luck = float(self.np_random.random())
         return f"Pull: {' '.join(self._offered)}"

@@ -24,6 +24,7 @@ def returns(env: AgainstOpponent, player: Player, seeds: Iterable[int]) -> list[
     rules = env.game.rules
     names, earned = cell_names(rules.size), []
     for seed in seeds:
+        # Not the seed alone: the environment draws from that, and opponent and player would make the same
         # choices.
         rng = np.random.default_rng([seed, 1])
         observation, _ = env.reset(seed=seed)

@@ -23,6 +23,7 @@ def returns(env: AgainstOpponent, player: str, seeds: Iterable[int]) -> list[flo
     """Play one episode per seed, with random legal or gold moves, and return their rewards."""
     earned = []
     for seed in seeds:
+        # Not the seed alone: the environment draws from that, and opponent and player would make the same
         # choices.
         rng = np.random.default_rng([seed, 1])
         env.reset(seed=seed)
