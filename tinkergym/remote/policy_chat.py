@@ -5,15 +5,21 @@ It is kept by the same `AgentLoop` as in training.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import threading
 import uuid
 import weakref
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import numpy as np
+
 from tinkergym.agent.agent_loop import AgentLoop
 from tinkergym.agent.environment_values import variables_in
 from tinkergym.agent.plan import EpisodePlan, PlayedPolicy
 from tinkergym.agent.renderer import Renderer
+from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PromptTooLongError
 from tinkergym.messages import Observation
 from tinkergym.remote.ask import ask
@@ -24,6 +30,9 @@ from tinkergym.schema.sampling import SampleRequest
 from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.trajectory.trajectory import StopReason
 
+_MOST_ASKED = 100_000
+"""Prompts whose number of calls a policy remembers."""
+
 
 class ChattingPolicy(PlayedPolicy, Protocol):
     """A `Policy`, as its conversations need it."""
@@ -31,6 +40,7 @@ class ChattingPolicy(PlayedPolicy, Protocol):
     tools: SeatTools | None
     environment_prompt: str | None
     environment_variables: dict[str, Any]
+    seeds: PromptSeeds
 
     @property
     def connection(self) -> Connection:
@@ -40,10 +50,6 @@ class ChattingPolicy(PlayedPolicy, Protocol):
     @property
     def renderer(self) -> Renderer:
         """Of its model."""
-        ...
-
-    def sampling_seed(self, request: SampleRequest, seed: int | None) -> int:
-        """Return the seed of an episode that begins with this request."""
         ...
 
 
@@ -143,7 +149,9 @@ class PolicyChat:
         if self._loop is None:
             request = self._begin(observation, info, variables)
             if request is not None:
-                self._sampling_seed = self.policy.sampling_seed(request, self._episode_seed)
+                self._sampling_seed = self.policy.seeds.draw(
+                    request, self.policy.decoding.seed, self._episode_seed
+                )
         else:
             request = self._loop.stepped(observation, 0.0, False, False)
         if request is not None:
@@ -184,3 +192,32 @@ class PolicyChat:
             self._own_toolbox = SeatToolbox(settings)
             weakref.finalize(self, self._own_toolbox.close)
         return self._own_toolbox
+
+
+class PromptSeeds:
+    """Seeds of conversations by their first prompt: asked again, it gets another one. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked: BoundedDict[bytes, int] = BoundedDict(_MOST_ASKED)
+        """How often each prompt was asked."""
+
+    def draw(self, first: SampleRequest, own: int, seed: int | None) -> int:
+        """Return the seed of a conversation's first turn.
+
+        Args:
+            first: Its first request. Without a seed, different prompts sample independently, in any order.
+            own: The policy's seed.
+            seed: As for `Policy.chat`.
+        """
+        if seed is not None:
+            entropy = [own, seed, 1]  # The 1 separates given seeds from others.
+        else:
+            prompt = [first.prompt_ids, [span.sha256 for span in first.images]]
+            digest = hashlib.blake2b(json.dumps(prompt).encode(), digest_size=16).digest()
+            with self._lock:
+                before = self._asked.get(digest, 0)
+                self._asked[digest] = before + 1
+            entropy = [own, int.from_bytes(digest), before]
+        drawn = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
+        return drawn >> 1  # Room for later turns.
