@@ -15,7 +15,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 - a checkout is not installed, so 
 from typing import TYPE_CHECKING, Any
 
 from tinkergym.registration import packs
-from tinkergym.schema.version import __version__ as __version__
+from tinkergym.schema.versions import __version__ as __version__
 
 if TYPE_CHECKING:
     from tinkergym import algorithms, errors, losses, opponents, spaces, tasks, wrappers

@@ -12,7 +12,7 @@ from typing import Any
 from backend.external import environment_tokens
 from backend.external.environment_tokens import PutSecret, ReadSecret
 from tinkergym.errors import InvalidRequestError
-from tinkergym.network import allowed_origins
+from tinkergym.network import model_urls
 from tinkergym.network.model_urls import origin_of
 from tinkergym.rubrics.llm_judge import ALLOWED_VARIABLE
 from tinkergym.schema.jobs.parts import EnvironmentRef
@@ -100,7 +100,7 @@ def as_secret(ref: EnvironmentRef) -> EnvironmentRef:
 
 def allow_only(listed: Sequence[str]) -> None:
     """Allow these judges, and no others, to environments of this process and its children."""
-    allowed_origins.allow_only(ALLOWED_VARIABLE, listed)
+    model_urls.allow_only(ALLOWED_VARIABLE, listed)
 
 
 def _with_key(ref: EnvironmentRef, change: Callable[[EnvironmentRef], EnvironmentRef]) -> EnvironmentRef:

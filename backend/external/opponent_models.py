@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from backend.external import environment_tokens
 from backend.external.environment_tokens import PutSecret, ReadSecret
 from tinkergym.errors import InvalidRequestError
-from tinkergym.network import allowed_origins
+from tinkergym.network import model_urls
 from tinkergym.network.model_urls import origin_of
 from tinkergym.rollout.external_player import ALLOWED_VARIABLE
 from tinkergym.schema.jobs.parts import EnvironmentRef
@@ -79,4 +79,4 @@ def as_secret(key: str) -> EnvironmentRef:
 
 def allow_only(listed: Sequence[str]) -> None:
     """Allow games of this process, and of its children, to call these models and no others."""
-    allowed_origins.allow_only(ALLOWED_VARIABLE, listed)
+    model_urls.allow_only(ALLOWED_VARIABLE, listed)

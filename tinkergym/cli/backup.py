@@ -1,4 +1,4 @@
-"""`tinkergym backup` and `tinkergym restore`: the whole service on this machine, in one command each."""
+"""`tinkergym backup`, `restore` and `migrate`: the whole service on this machine, in one command each."""
 
 from __future__ import annotations
 
@@ -67,3 +67,18 @@ def _run(
     where = [*(["--json"] if as_json else []), *(["--config", str(config)] if config else [])]
     where += [part for pair in pairs for part in ("--set", pair)]
     run_service_program("backend.app.backup", [*where, command, place])
+
+
+def migrate(
+    *,
+    data_dir: DataDir = None,
+    config: Config = None,
+    setting: Setting = None,
+    as_json: AsJson = False,
+) -> None:
+    """Upgrade the database of an older version. Stop the service and make a backup first."""
+    settings = [*([f"data_dir={data_dir}"] if data_dir else []), *(setting or [])]
+    arguments = [*(["--json"] if as_json else []), *(["--config", str(config)] if config else [])]
+    run_service_program(
+        "backend.app.migrate", [*arguments, *(part for one in settings for part in ("--set", one))]
+    )

@@ -69,7 +69,7 @@ COMMANDS = {
         "branch:branch",
         "Continue a stored episode from one of its turns: by hand, or with a checkpoint or a model.",
     ),
-    "view": ("view_run:view", "Look at finished runs in a browser, without a service, until Ctrl-C."),
+    "view": ("serve:view", "Look at finished runs in a browser, without a service, until Ctrl-C."),
     "tokens": (
         "tokens:tokens",
         "Check that conversations built turn by turn have the tokens of the model's chat template.",
@@ -86,7 +86,7 @@ COMMANDS = {
     ),
     "restore": ("backup:restore", "Make a service from a backup, in a data folder without a database."),
     "migrate": (
-        "migrate:migrate",
+        "backup:migrate",
         "Upgrade the database of an older version. Stop the service and make a backup first.",
     ),
     "plan": (

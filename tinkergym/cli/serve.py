@@ -77,3 +77,26 @@ def run_service_program(module: str, arguments: list[str]) -> None:
 
 def _installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
+
+
+def view(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="A bundle that job.certificate(bundle=...) wrote, or a service's data folder.",
+        ),
+    ],
+    *,
+    port: Annotated[
+        int, typer.Option(help="Port to listen on, on this machine only. (default: a free one)")
+    ] = 0,
+    as_json: AsJsonLines = False,
+) -> None:
+    """Look at finished runs in a browser, without a service, until Ctrl-C.
+
+    Nothing in PATH changes.
+    Example: tinkergym view run.bundle.tar
+    """
+    arguments = ["--json"] if as_json else []
+    run_service_program("backend.app.run_viewer", [*arguments, str(path), "--port", str(port)])

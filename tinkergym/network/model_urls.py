@@ -1,7 +1,13 @@
-"""URLs and keys of models: what may be one, and where it leads. Sends nothing."""
+"""URLs and keys of models: what may be one, where it leads, and which origins an operator allows.
+
+The service passes the list of origins to its processes in an environment variable. Without the variable, as
+in a client, every origin is allowed.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -66,3 +72,22 @@ def origin_list(entries: Sequence[str]) -> list[str]:
         if parts.username or parts.password:
             raise ValueError("an origin has no user name or password; jobs bring their keys")
     return [origin_of(entry) for entry in entries]
+
+
+def allow_only(variable: str, origins: Sequence[str]) -> None:
+    """Allow only these origins in this process and its children.
+
+    Args:
+        variable: The environment variable of the list.
+        origins: As `origin_list` returns them.
+    """
+    os.environ[variable] = json.dumps(list(origins))
+
+
+def refused_origin(variable: str, url: str) -> str | None:
+    """Return the origin of a URL that this process may not call; None if it may."""
+    written = os.environ.get(variable)
+    if written is None:
+        return None
+    origin = origin_of(url)
+    return None if origin in json.loads(written) else origin

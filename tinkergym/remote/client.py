@@ -34,8 +34,7 @@ from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.parsing import parse
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.schema.summaries import JobOrder, JobQuery
-from tinkergym.schema.version import __version__
-from tinkergym.schema.versions import require_same_version
+from tinkergym.schema.versions import __version__, require_same_version
 from tinkergym.schema.views import EnvironmentView, HealthView, ModelView
 
 _MOST_EARLIER = 8

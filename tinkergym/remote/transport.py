@@ -34,8 +34,7 @@ from tinkergym.errors import (
     from_wire,
 )
 from tinkergym.network.backoff import Backoff
-from tinkergym.schema.version import __version__
-from tinkergym.schema.versions import VERSION_HEADER
+from tinkergym.schema.versions import VERSION_HEADER, __version__
 
 _TLS_SECONDS = 2.0
 """How long a server that did not respond to HTTP may take for a TLS handshake."""

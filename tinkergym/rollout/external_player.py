@@ -11,8 +11,8 @@ from typing import Any
 
 from tinkergym.errors import NoCompletionError
 from tinkergym.messages import Message, assistant, messages_to_answer, opening_messages, plain_text
-from tinkergym.network.allowed_origins import refused_origin
 from tinkergym.network.chat_endpoint import ChatEndpoint
+from tinkergym.network.model_urls import refused_origin
 from tinkergym.schema.opponents import External
 
 ALLOWED_VARIABLE = "TINKERGYM_OPPONENT_URLS"

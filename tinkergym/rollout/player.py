@@ -23,9 +23,8 @@ from tinkergym.rollout.call_register import CallRegister
 from tinkergym.rollout.environment_host import AnyEnv, Report
 from tinkergym.rollout.executors import Executor, MakeEnv, executor_called
 from tinkergym.rollout.group_scores import GroupScoring
-from tinkergym.rollout.hanging_calls import late_text, overdue_text
 from tinkergym.rollout.host_pool import HostPool
-from tinkergym.rollout.played_episode import AnyRenderer, PlayedEpisode, Recorder
+from tinkergym.rollout.played_episode import AnyRenderer, PlayedEpisode, Recorder, late_text, overdue_text
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest

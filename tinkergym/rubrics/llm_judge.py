@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tinkergym.errors import InvalidRequestError, InvalidRewardError, NoCompletionError
-from tinkergym.network.allowed_origins import refused_origin
 from tinkergym.network.chat_endpoint import ChatEndpoint
-from tinkergym.network.model_urls import origin_of
+from tinkergym.network.model_urls import origin_of, refused_origin
 from tinkergym.rubrics.rubric import Term
 
 ALLOWED_VARIABLE = "TINKERGYM_JUDGE_URLS"

@@ -1,10 +1,12 @@
-"""Whether the versions of a client and a service are compatible."""
+"""The version, and whether those of a client and a service are compatible."""
 
 from __future__ import annotations
 
 import re
 
 from tinkergym.errors import VersionMismatchError
+
+__version__ = "0.1.0"
 
 VERSION_HEADER = "Tinkergym-Version"
 """The header with the client's version, sent with every request."""

@@ -20,7 +20,7 @@ from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.parsing import parse_spec
 from tinkergym.schema.sampling import SampleBatch
-from tinkergym.schema.version import __version__
+from tinkergym.schema.versions import __version__
 from tinkergym.schema.views import HealthView
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.samplers import ScriptedSampler

@@ -1,6 +1,6 @@
 import pytest
 
-from tinkergym.network.allowed_origins import allow_only, refused_origin
+from tinkergym.network.model_urls import allow_only, refused_origin
 
 VARIABLE = "TINKERGYM_TEST_ORIGINS"
 

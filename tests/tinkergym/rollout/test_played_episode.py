@@ -1,4 +1,4 @@
-from tinkergym.rollout.hanging_calls import late_text, overdue_text
+from tinkergym.rollout.played_episode import late_text, overdue_text
 
 
 class Host:
