@@ -21,9 +21,8 @@ from tinkergym.inference.plan import SamplingPlan
 from tinkergym.inference.results import fault_of
 from tinkergym.schema.data import PromptNote, TokenSequence
 from tinkergym.schema.events import ErrorView, JobState, StepEvent
-from tinkergym.schema.inference import RowResult, SampledRow
 from tinkergym.schema.jobs.inference import InferenceSpec
-from tinkergym.schema.sampling import Completion, SampleRequest
+from tinkergym.schema.sampling import Completion, RowResult, SampledRow, SampleRequest
 from tinkergym.trajectory.trajectory import MOST_TOKENS
 
 _IN_FLIGHT = 512

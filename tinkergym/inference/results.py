@@ -10,8 +10,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prompts import PromptRow
 from tinkergym.errors import InvalidRequestError, NotFoundError, TemplateError, from_wire
 from tinkergym.schema.events import ErrorView
-from tinkergym.schema.inference import RowResult
-from tinkergym.schema.sampling import Completion, SampleFailure
+from tinkergym.schema.sampling import Completion, RowResult, SampleFailure
 from tinkergym.tool_calls.call import ToolCall
 
 RESERVED = frozenset(

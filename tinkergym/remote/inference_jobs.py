@@ -21,10 +21,10 @@ from tinkergym.remote.generating import LOOKED_AT, GenerateOptions, look_at
 from tinkergym.remote.policy import Policy
 from tinkergym.schema.data import PromptNote, TokenSequence
 from tinkergym.schema.ids import PolicyRef
-from tinkergym.schema.inference import RowResult
 from tinkergym.schema.jobs.inference import InferenceSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.parsing import parse
+from tinkergym.schema.sampling import RowResult
 
 _MOST_FAULT = 10_000
 

@@ -1,4 +1,4 @@
-"""Sampling requests and their completions."""
+"""Sampling requests and their completions, and those of an inference job's rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, FiniteFloat, ValidationError
 
+from tinkergym.schema.data import PromptNote
 from tinkergym.schema.decoding import CompletionSettings
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.ids import SeatRef
@@ -149,3 +150,26 @@ class SampleBatch(WireModel):
     """Sample the requests of one model as one separate batch without caches. The same batch then gives the
     same bits, whatever else the service does. A tenant's batches are sampled one after the other, in turns
     with all other requests."""
+
+
+class SampledRow(WireModel):
+    """One completion of a row, or why there is none."""
+
+    token_ids: list[TokenId] = Field([], max_length=MOST_TOKENS)
+    logprobs: list[Logprob] | None = Field(None, max_length=MOST_TOKENS)
+    """Set if the job has `logprobs`."""
+    finish_reason: Literal["stop", "length"] | None = None
+    """None for a row that failed."""
+    policy_version: int = 0
+    text: str | None = None
+    """Up to the stop string or the stop id, if the job has stop strings."""
+    error: ErrorView | None = None
+
+
+class RowResult(WireModel):
+    """The completions of a row; a line of the response to `GET /v1/jobs/{job_id}/results`."""
+
+    row: int
+    prompt_tokens: int
+    note: PromptNote
+    samples: list[SampledRow] = Field(max_length=1024)

@@ -5,7 +5,7 @@ A name is imported when it is first asked for: the processes of environments nee
 
 from typing import TYPE_CHECKING
 
-from tinkergym.basics.late_names import late_names
+from tinkergym.basics.extras import late_names
 
 if TYPE_CHECKING:
     from tinkergym.testing.bundles import byte_bundle

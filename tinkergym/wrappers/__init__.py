@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tinkergym.basics.late_names import late_names
+from tinkergym.basics.extras import late_names
 
 if TYPE_CHECKING:
     from tinkergym.games.against_opponent import AgainstOpponent

@@ -11,9 +11,9 @@ from tinkergym.datasets.prompts import prompt_rows
 from tinkergym.inference.plan import seed_of
 from tinkergym.remote.inference_jobs import prepared_prompts
 from tinkergym.schema.events import JobState
-from tinkergym.schema.inference import RowResult
 from tinkergym.schema.jobs.parts import Budget
 from tinkergym.schema.parsing import parse_spec
+from tinkergym.schema.sampling import RowResult
 from tinkergym.tasks import SequenceTasks
 from tinkergym.testing.samplers import RandomTokenSampler
 

@@ -1,7 +1,7 @@
 import pytest
 
 from tinkergym import registration, rubrics, spaces, testing, tools, wrappers
-from tinkergym.basics.late_names import late_names
+from tinkergym.basics.extras import late_names
 
 
 @pytest.mark.parametrize("package", [registration, rubrics, spaces, testing, tools, wrappers])
