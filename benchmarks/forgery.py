@@ -14,8 +14,8 @@ from typing import Any
 
 from tinkergym.certificates import verify
 from tinkergym.certificates.checks import checks_of
-from tinkergym.certificates.document import sealed
 from tinkergym.certificates.page import page
+from tinkergym.certificates.sealing import sealed
 from tinkergym.errors import TinkerGymError
 from tinkergym.schema.certificate import Certificate
 

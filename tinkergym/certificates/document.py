@@ -1,10 +1,9 @@
-"""A certificate: made of a run's facts, sealed with its own hash, read, and checked without its bundle."""
+"""The certificate's own JSON: read it, and check what can be checked without its bundle."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from pydantic import ValidationError
 
@@ -12,37 +11,9 @@ from tinkergym.certificates.archive import ReadLimits, unreadable
 from tinkergym.certificates.bundle import CERTIFICATE
 from tinkergym.certificates.checks import checks_of
 from tinkergym.certificates.fact_consistency import fact_problems
+from tinkergym.certificates.sealing import own_sha256
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.certificate import BundledFile, Certificate, SignedFacts
-
-
-def certify(signed: SignedFacts, files: Mapping[str, BundledFile] | None = None) -> Certificate:
-    """Return the certificate of a run.
-
-    Args:
-        signed: The facts, with the signature of the service's operator if there is one.
-        files: The files of its bundle.
-    """
-    return sealed(
-        Certificate(
-            facts=signed.facts,
-            checks=checks_of(signed.facts),
-            files=dict(files or {}),
-            signature=signed.signature,
-        )
-    )
-
-
-def sealed(certificate: Certificate) -> Certificate:
-    """Return a certificate with its own hash."""
-    return certificate.model_copy(update={"sha256": own_sha256(certificate)})
-
-
-def own_sha256(certificate: Certificate) -> str:
-    """Return the hash of a certificate without its own hash."""
-    return hashlib.sha256(
-        certificate.model_copy(update={"sha256": ""}).model_dump_json().encode()
-    ).hexdigest()
+from tinkergym.schema.certificate import Certificate
 
 
 def read_certificate(body: bytes, limits: ReadLimits) -> Certificate:

@@ -17,8 +17,8 @@ from tinkergym.certificates.bundle import (
     step_of_episode,
     writing_bundle,
 )
-from tinkergym.certificates.document import certify
 from tinkergym.certificates.page import page
+from tinkergym.certificates.sealing import certify
 from tinkergym.remote.api import Api
 from tinkergym.remote.event_stream import follow
 from tinkergym.remote.user_files import writing_to

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.forgery import packed, resealed, unpacked
 from tests.tinkergym.certificates.made_run import JOB, PUBLIC, Run
 from tinkergym.certificates import verify
-from tinkergym.certificates.document import sealed
+from tinkergym.certificates.sealing import sealed
 from tinkergym.schema.certificate import BundledFile, Certificate, EpisodeFate
 from tinkergym.schema.events import EpisodeEvent, JobState, StepEvent, UpdateEvent
 from tinkergym.schema.updates import SettingChange

@@ -10,7 +10,7 @@ import pytest
 
 import tinkergym as tg
 from tests.tinkergym.certificates.made_run import signed
-from tinkergym.certificates.document import certify
+from tinkergym.certificates.sealing import certify
 from tinkergym.cli import main
 from tinkergym.remote.certificates import WrittenCertificate
 from tinkergym.remote.export import Exported
