@@ -12,6 +12,7 @@ from pathlib import Path
 import huggingface_hub
 from huggingface_hub import errors
 
+from backend.catalog.tensor_files import has_all_weights
 from tinkergym.errors import UnknownModelError
 
 _FILES = ["*.json", "*.safetensors", "*.jinja"]
@@ -50,11 +51,12 @@ def downloaded(hub_id: str, *, most_bytes: int | None) -> Path:
 
 
 def at_hand(hub_id: str) -> Path | None:
-    """Return the folder of a model that was downloaded before; None if it was not, or if this is no id."""
+    """Return the folder of a model that was downloaded before; None if anything of it is missing."""
     try:
-        return Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=_FILES, local_files_only=True))
+        found = Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=_FILES, local_files_only=True))
     except (errors.LocalEntryNotFoundError, errors.HFValidationError):
         return None
+    return found if has_all_weights(found) else None
 
 
 def _refuse_large_download(hub_id: str, most_bytes: int) -> None:

@@ -76,6 +76,16 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
     return tensors
 
 
+def has_all_weights(directory: Path) -> bool:
+    """Whether all files of a model's weights are there: a download that was interrupted leaves some out."""
+    if (directory / WHOLE).is_file():
+        return True
+    try:
+        return all((directory / file).is_file() for file in _files_of_index(directory))
+    except UnknownModelError:  # Without an index.
+        return False
+
+
 def tensors_of_file(path: Path, *, most_header_bytes: int = _MOST_HEADER_BYTES) -> dict[str, StoredTensor]:
     """Return the tensors of one file, by name.
 

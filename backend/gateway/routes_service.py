@@ -16,7 +16,14 @@ from backend.gateway.dependencies import Tenant, body_of, describes, key_of
 from backend.gateway.fair_threads import FairRoute, FairThreads, in_turn
 from backend.gateway.visible import disk_trouble, shown_to
 from backend.gateway.wiring import GatewayParts, parts_of
-from backend.store.service_parts import CLUSTER, lost_pools, pool_part
+from backend.store.service_parts import (
+    CLUSTER,
+    engines_part,
+    late_engines,
+    lost_pools,
+    pool_part,
+    without_model,
+)
 from backend.store.store import PoolRecord, TenantStore
 from tinkergym import __version__
 from tinkergym.errors import TinkerGymError
@@ -37,7 +44,6 @@ router = APIRouter(prefix="/v1", route_class=FairRoute)
 _SCHEDULER_SECONDS = 5.0
 """Seconds without a heartbeat, which is sent every second."""
 
-_PRIVATE_POOL = "pool"
 """The pool of a model that the service does not list."""
 
 
@@ -144,7 +150,9 @@ def _health(parts: GatewayParts, key: str, failing: Collection[str]) -> HealthVi
             hosts = _engine_hosts(parts)
     if not owner:
         # A loaded model may be a folder of the owner, whose name is private.
-        missing = _named(missing, {pool_part(model) for model in parts.config.models})
+        missing = _named(
+            missing, {f(model) for f in (pool_part, engines_part) for model in parts.config.models}
+        )
     return HealthView(
         status="degraded" if missing else "ok",
         version=__version__,
@@ -174,8 +182,7 @@ def _named(missing: dict[str, float], offered: set[str]) -> dict[str, float]:
     """Return missing parts without the names of models that the service does not list."""
     shown: dict[str, float] = {}
     for name, since in missing.items():
-        public = name in offered or not lost_pools([name])
-        known_as = name if public else _PRIVATE_POOL
+        known_as = name if name in offered else without_model(name)
         shown[known_as] = min(since, shown.get(known_as, since))
     return shown
 
@@ -199,4 +206,8 @@ def _missing(parts: GatewayParts, failing: Collection[str]) -> list[str]:
     lost = sorted(lost_pools(seen) | {pool.model for pool in known})
     wanted = dict.fromkeys([*parts.config.preload, *lost])
     parts_below = ["scheduler"] * silent + [CLUSTER] * cluster
-    return parts_below + [pool_part(model) for model in wanted if model not in alive]
+    return (
+        parts_below
+        + [pool_part(model) for model in wanted if model not in alive]
+        + sorted(late_engines(seen))
+    )

@@ -169,6 +169,11 @@ def choose(rooms: Sequence[NodeRoom], layout: Layout) -> list[Chosen] | None:
     return _choose(counted[::-1], layout)
 
 
+def choose_with(first: NodeRoom, others: Sequence[NodeRoom], layout: Layout) -> list[Chosen] | None:
+    """Choose GPUs on a node, which gets the pool, and on others, which need no room for it."""
+    return _choose([first, *sorted(others, key=lambda room: -len(room.fitting(layout.chunk_bytes)))], layout)
+
+
 def _choose(rooms: Sequence[NodeRoom], layout: Layout) -> list[Chosen] | None:
     chunks, singles, size = layout.engines, layout.singles, layout.tensor_parallel
     taken: dict[str, list[tuple[int, ...]]] = {}

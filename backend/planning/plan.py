@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 
-from backend.planning.gpu_layout import SMALL, Layout, choose, layout_of
+from backend.planning.gpu_layout import SMALL, Layout, choose, choose_with, layout_of
 from backend.planning.machines import Machine, NodeRoom, NotPlaced, Placed, Rooms, Wish, rooms_of, take
 from backend.planning.memory_needs import WORK_TOKENS, divides_heads
 from backend.planning.plan_reasons import (
@@ -90,10 +90,40 @@ def _on_gpus(rooms: Sequence[NodeRoom], usable: Sequence[NodeRoom], wish: Wish) 
                 parts = gpu_parts(wish, layout, chosen, usable)
                 if parts is not None:
                     return parts
+    # Last: a model without a wish for more GPUs stays where its pool's process could be.
+    if (found := _with_nodes_for_ranks(rooms, enough, usable, wish, sizes)) is not None:
+        return found
     least = [_layouts(rooms, wish, size, sleeps=True, tokens=WORK_TOKENS[-1])[-1] for size in sizes]
     if any(choose(rooms, layout) for layout in least):
         return no_processors(wish, rooms)
     return too_few_gpus(wish, rooms, least)
+
+
+def _with_nodes_for_ranks(
+    rooms: Sequence[NodeRoom],
+    enough: Sequence[NodeRoom],
+    usable: Sequence[NodeRoom],
+    wish: Wish,
+    sizes: Sequence[int],
+) -> Placed | None:
+    """Place a model with its pool on one of the nodes with `enough` for it, and ranks also on others.
+
+    If all these nodes hold are ranks, the engines are on the pool's node, unless their number is wished.
+    """
+    if len(enough) == len(rooms):
+        return None
+    for size, tokens, sleeps in product(sizes, WORK_TOKENS, (False, True)):
+        for layout in _layouts(enough, wish, size, sleeps=sleeps, tokens=tokens):
+            for first in enough:
+                others = [room for room in rooms if room is not first]
+                fewer = max(1, min(layout.engines, len(first.gpus) // size))
+                for engines in dict.fromkeys((layout.engines, wish.placement.engines or fewer)):
+                    laid_out = replace(layout, engines=engines)
+                    chosen = choose_with(first, others, laid_out)
+                    parts = chosen and gpu_parts(wish, laid_out, chosen, usable)
+                    if parts:
+                        return parts
+    return None
 
 
 def _engine_sizes(rooms: Sequence[NodeRoom], wish: Wish) -> list[int]:

@@ -12,6 +12,7 @@ from backend import worker_url
 from backend.config import ServiceConfig
 from backend.scheduler.pools import Pool
 from backend.scheduler.workers import EngineHostEnded, Running, WorkerPool
+from backend.store.service_parts import engines_part, late_engines
 from backend.store.store import ServiceStore
 
 _log = logging.getLogger(__name__)
@@ -19,12 +20,17 @@ _log = logging.getLogger(__name__)
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 60.0
 """Interval between attempts to start an engine host that ends again and again."""
+_LATE_SECONDS = 300.0
+"""An engine host that has not registered after this long is reported; a large model may take as long."""
+_HOPELESS_SECONDS = 3600.0
+"""After this long it is ended, and another one started."""
 
 
 @dataclass(slots=True)
 class _Fleet:
     """The engine hosts of one pool. Times are Unix seconds."""
 
+    model: str = ""
     hosts: dict[int, str] = field(default_factory=dict)
     """The id of each by its number; the pool's own engine is number 0."""
     started_at: dict[str, float] = field(default_factory=dict)
@@ -43,6 +49,8 @@ class EngineFleets:
     def __init__(self, store: ServiceStore, workers: WorkerPool, config: ServiceConfig) -> None:
         self._store, self._workers, self._config = store, workers, config
         self._fleets: defaultdict[str, _Fleet] = defaultdict(_Fleet)
+        self._late: set[str] = set()
+        """Models of which an engine host should have registered by now."""
 
     def adopt(self, found: Iterable[Running], now: float) -> None:
         """Take over the processes of the last scheduler, and forget those that are gone."""
@@ -54,6 +62,8 @@ class EngineFleets:
         for record in self._store.engine_hosts():
             if record.engine_id not in running:
                 self._forget(record.engine_id)
+        for part in late_engines(self._store.parts(now)):
+            self._store.forget_part(part)
 
     def start_missing(self, pools: Iterable[Pool], now: float) -> None:
         """Start what these pools lack; those of other pools ended with them, and are forgotten."""
@@ -63,6 +73,7 @@ class EngineFleets:
                 self._forget(engine_id)
         for pool in known.values():
             if pool.ready:
+                self._fleets[pool.pool_id].model = pool.model
                 self._start_missing(pool, self._fleets[pool.pool_id], now)
 
     def ended(self, change: EngineHostEnded, now: float) -> None:
@@ -82,20 +93,31 @@ class EngineFleets:
         fleet.not_before[number] = now + (0.0 if lived > _LONGEST_PAUSE_SECONDS else fleet.pauses[number])
 
     def end_silent(self, now: float) -> None:
-        """End engine hosts without heartbeats: alive processes that hang."""
-        if not any(fleet.hosts for fleet in self._fleets.values()):
+        """End engine hosts without heartbeats: alive processes that hang. Report those that never had one."""
+        if not (self._late or any(fleet.hosts for fleet in self._fleets.values())):
             return
-        since = now - self._config.lease_seconds
-        silent = {one.engine_id for one in self._store.engine_hosts() if one.seen_at < since}
+        seen_at = {one.engine_id: one.seen_at for one in self._store.engine_hosts()}
+        late: set[str] = set()
         for pool_id, fleet in self._fleets.items():
-            for engine_id in silent.intersection(fleet.hosts.values()):
-                _log.warning("engine host %s fell silent", engine_id)
-                self._workers.end_engine_host(pool_id, engine_id)
+            for engine_id in fleet.hosts.values():
+                silent = now - seen_at.get(engine_id, fleet.started_at[engine_id])
+                if engine_id not in seen_at and silent > _LATE_SECONDS:
+                    late.add(fleet.model)
+                if silent > (self._config.lease_seconds if engine_id in seen_at else _HOPELESS_SECONDS):
+                    _log.warning("engine host %s has been silent for %.0f s", engine_id, silent)
+                    self._workers.end_engine_host(pool_id, engine_id)
+        for model in late - self._late:
+            _log.warning("an engine host of %s has not registered after %.0f s", model, _LATE_SECONDS)
+            self._store.touch_part(engines_part(model), now)
+        for model in self._late - late:
+            self._store.forget_part(engines_part(model))
+        self._late = late
 
-    def clock_set_back(self) -> None:
-        """Forget times of the old clock, which are in the future and would be waited for."""
+    def clock_set_back(self, now: float) -> None:
+        """Replace times of the old clock, which are in the future and would be waited for."""
         for fleet in self._fleets.values():
             fleet.not_before.clear()
+            fleet.started_at = dict.fromkeys(fleet.started_at, now)
 
     def _start_missing(self, pool: Pool, fleet: _Fleet, now: float) -> None:
         for number in range(1, self._workers.engines_of(pool.pool_id, pool.model)):

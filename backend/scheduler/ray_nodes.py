@@ -14,7 +14,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from backend.planning.machines import Machine
 from backend.processes.versions import versions
-from backend.scheduler.ray_gpus import NodeGpus
+from backend.scheduler.node_gpus import NodeGpus
+from backend.scheduler.ray_gpus import GpuHolders
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 2.0
@@ -51,7 +52,7 @@ class Nodes:
             gpu_bytes: The memory of each GPU, where it cannot be asked for.
         """
         self._environment = dict(environment)
-        self._gpus = NodeGpus(self._environment, gpu_bytes)
+        self._gpus = NodeGpus(GpuHolders(self._environment, gpu_bytes))
         self._own = versions()
         self._look_at = 0.0
         self._asked: dict[str, tuple[Node, Any]] = {}

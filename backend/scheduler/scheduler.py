@@ -113,7 +113,7 @@ class Scheduler:
             for part in (self._placements, self._starts):
                 part.clock_set_back()
             self._pools.clock_set_back(now)
-            self._fleets.clock_set_back()
+            self._fleets.clock_set_back(now)
         if now - self._touched_at >= min(1.0, self._config.heartbeat_seconds):
             self._store.touch_part(_PART, now)
             self._touched_at = now

@@ -12,6 +12,7 @@ from backend.store.tables import engine_hosts, parts, pools, refused_pools, want
 from tinkergym.schema.events import ErrorView
 
 _POOL = "pool:"
+_ENGINES = "engines:"
 CLUSTER = "cluster"
 """The part that is recorded while the Ray cluster in the settings does not answer."""
 
@@ -24,6 +25,21 @@ def pool_part(model: str) -> str:
 def lost_pools(parts: Iterable[str]) -> set[str]:
     """Return the models whose pool is recorded as lost."""
     return {name.removeprefix(_POOL) for name in parts if name.startswith(_POOL)}
+
+
+def engines_part(model: str) -> str:
+    """Return the name under which engine hosts of a model are recorded that do not register."""
+    return _ENGINES + model
+
+
+def late_engines(parts: Iterable[str]) -> set[str]:
+    """Return these names among others."""
+    return {name for name in parts if name.startswith(_ENGINES)}
+
+
+def without_model(part: str) -> str:
+    """Return a part's name without that of its model."""
+    return next((kind[:-1] for kind in (_POOL, _ENGINES) if part.startswith(kind)), part)
 
 
 class PartStore:

@@ -68,6 +68,11 @@ class HostedEngine:
             self.engine.retire(policy)
         return Done()
 
+    @property
+    def held(self) -> dict[str, HeldVersion]:
+        """What is loaded, by policy."""
+        return dict(self._held)
+
     def sleep(self) -> Done:
         """Let the engine free memory, unless it has requests."""
         self.engine.sleep()

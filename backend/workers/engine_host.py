@@ -92,10 +92,11 @@ class EngineHost:
         self._calls.close()
 
     def _beat(self) -> None:
-        joins = EngineJoins(engine_id=self._engine_id, url=self.url, token=self._token).model_dump_json()
+        me = {"engine_id": self._engine_id, "url": self.url, "token": self._token}
         seconds = self._config.heartbeat_seconds
         while True:
             try:
+                joins = EngineJoins.model_validate(me | {"held": self.hosted.held}).model_dump_json()
                 self._calls.post(self._pool, "/engines/join", joins, silence_seconds=seconds)
                 self._store.touch_engine_host(self._engine_id, time.time(), resident_bytes())
             except TinkerGymError as error:

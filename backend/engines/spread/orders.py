@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import Field
 
 from backend.engines.spread.manifest import Sha256, WeightManifest
@@ -11,12 +13,22 @@ from tinkergym.schema.model import WireModel
 _MOST_PIECES = 100_000
 
 
+class HeldVersion(WireModel):
+    """An engine host has loaded a version."""
+
+    version: int
+    sha256: Sha256
+    """Of the weights that its engine was given."""
+
+
 class EngineJoins(WireModel):
     """An engine host says that it lives; repeated as its heartbeat, and its first one adds it to the pool."""
 
     engine_id: str = Field(min_length=1, max_length=200)
     url: str
     token: str
+    held: Mapping[str, HeldVersion] = Field({}, max_length=_MOST_PIECES)
+    """What it has loaded, by policy: policies may end while its pool cannot reach it."""
 
 
 class PublishOrder(WireModel):
@@ -27,14 +39,6 @@ class PublishOrder(WireModel):
     manifest: WeightManifest
     let_finish: bool
     """See `SamplingEngine.publish`."""
-
-
-class HeldVersion(WireModel):
-    """An engine host has loaded a version."""
-
-    version: int
-    sha256: Sha256
-    """Of the weights that its engine was given."""
 
 
 class RetireOrder(WireModel):

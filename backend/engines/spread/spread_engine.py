@@ -142,20 +142,20 @@ class SpreadEngine:
                 known.seen_at = self._clock()
                 return
             address = WorkerAddress(joins.url, joins.token)
-            replica = Replica(joins.engine_id, address, self._clock())
+            replica = Replica(joins.engine_id, address, self._clock(), held=dict(joins.held))
             self._replicas[joins.engine_id] = replica
-            replica.is_behind = bool(self._orders)
-            policies = list(self._orders)
+            policies = list(dict.fromkeys([*self._orders, *joins.held]))
+            replica.is_behind = bool(policies)
         _log.info("engine host %s joined at %s", joins.engine_id, joins.url)
         for policy in policies:
             self._bring(replica, policy)
 
-    def wait_until_held(self, policy: str, version: int, seconds: float) -> bool:
-        """Wait until all engine hosts hold a version; returns whether they do."""
+    def wait_until_held(self, policy: str, version: int | None, seconds: float) -> bool:
+        """Wait until all engine hosts hold a version (None: no version); returns whether they do."""
 
         def is_held() -> bool:
             held = [replica.held.get(policy) for replica in self._replicas.values()]
-            return all(one is not None and one.version == version for one in held)
+            return all((one and one.version) == version for one in held)
 
         with self._changed:
             return self._changed.wait_for(is_held, seconds)

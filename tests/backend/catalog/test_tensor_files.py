@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from backend.catalog.tensor_files import tensors_of_file
+from backend.catalog.tensor_files import INDEX, WHOLE, has_all_weights, tensors_of_file
 from tinkergym.errors import UnknownModelError
 
 
@@ -35,3 +35,22 @@ def test_rejects_numbers_that_no_tensor_has(tmp_path, length, shape, reason):
     with pytest.raises(UnknownModelError, match=reason) as caught:
         tensors_of_file(file)
     assert caught.value.field == "model"
+
+
+@pytest.mark.parametrize(
+    ("files", "whole"),
+    [
+        ([], False),
+        ([WHOLE], True),
+        (["a.safetensors", "b.safetensors"], False),
+        (["a.safetensors", INDEX], False),
+        (["a.safetensors", "b.safetensors", INDEX], True),
+    ],
+)
+def test_knows_a_download_that_was_interrupted(tmp_path, files, whole):
+    for name in files:
+        (tmp_path / name).write_text("")
+    if INDEX in files:
+        places = {"x": "a.safetensors", "y": "b.safetensors"}
+        (tmp_path / INDEX).write_text(json.dumps({"weight_map": places}))
+    assert has_all_weights(tmp_path) == whole

@@ -62,7 +62,7 @@ class Host:
     def joins(self) -> EngineJoins:
         if self.endpoint is None:
             self.endpoint = EngineEndpoint(self.hosted, self._url, TOKEN)
-        return EngineJoins(engine_id=self.name, url=self.endpoint.url, token=TOKEN)
+        return EngineJoins(engine_id=self.name, url=self.endpoint.url, token=TOKEN, held=self.hosted.held)
 
     def close(self) -> None:
         if self.endpoint is not None:

@@ -49,11 +49,11 @@ def machines(text):
     return found
 
 
-def wish(model, name="", *, cpus=2.0, memory=4, **placement):
+def wish(model, name="", *, cpus=2.0, cpu_wish=None, memory=4, **placement):
     return Wish(
         name=name or model,
         model=model,
-        placement=ModelPlacement(**placement),
+        placement=ModelPlacement(cpus=cpu_wish, **placement),
         shape=SHAPES[model],
         number_bytes=2,
         cpus=cpus,

@@ -89,6 +89,18 @@ def test_needs_processors_and_memory_on_nodes_with_gpus():
     assert few.gpus == 2  # one CPU for each rank and engine, two for environment workers
 
 
+def test_uses_nodes_for_ranks_alone_where_pool_has_no_room():
+    nodes = [machine("a", 8, 80, cpus=12), machine("b", 8, 80, cpus=32)]
+    large = wish("7B", cpus=14.0, cpu_wish=14.0, gpus=16)
+    placed = plan(nodes, [large])["7B"]
+    assert shown(placed) == "r16 e8t1 a8+b8"
+    assert placed.of("pool")[0].node_id == placed.of("rank")[0].node_id == "b"
+    assert {part.node_id for part in placed.of("engine")} == {"b"}
+    assert plan(nodes[:1], [large])["7B"].forever
+    # Without a wish for GPUs it stays on nodes with room for its pool.
+    assert shown(plan(nodes, [wish("7B", cpus=14.0, cpu_wish=14.0)])["7B"]) == "r8 e8t1 b8"
+
+
 CLUSTERS = st.lists(
     st.tuples(st.integers(0, 4), st.sampled_from([24, 80, 141]), st.integers(2, 40)), min_size=1, max_size=3
 )

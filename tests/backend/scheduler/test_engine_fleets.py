@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backend.scheduler.workers import EngineHostEnded, PoolEnded, Running
+from backend.store.service_parts import engines_part, late_engines
 from tinkergym.errors import UnknownModelError
 
 
@@ -72,6 +73,37 @@ def test_ends_silent_hosts_and_starts_others(world, pool_id):
     assert silent not in world.workers.engine_hosts
     assert numbers(world) == [1, 2]
     assert world.service.engine_hosts() == []
+
+
+def test_reports_a_host_that_never_registers_and_replaces_it(world, pool_id):
+    def let_pass(seconds):
+        # A jump would be taken for a suspended machine.
+        while seconds > 0:
+            world.let_pass(world.config.lease_seconds / 3)
+            seconds -= world.config.lease_seconds / 3
+            world.service.touch_pool(pool_id, world.clock.now)
+            for engine_id in registered:
+                world.service.touch_engine_host(engine_id, world.clock.now, 1)
+            world.scheduler.tick()
+
+    def missing():
+        return late_engines(world.service.parts(world.clock.now))
+
+    late, other = world.workers.engine_hosts
+    register(world, other, pool_id)
+    registered = [other]
+    let_pass(250)
+    assert missing() == set()
+    let_pass(100)
+    assert missing() == {engines_part("nano")}
+    assert late in world.workers.engine_hosts
+    let_pass(3600)
+    assert late not in world.workers.engine_hosts
+    (new,) = world.workers.engine_hosts.keys() - {other}
+    register(world, new, pool_id)
+    registered.append(new)
+    let_pass(10)
+    assert missing() == set()
 
 
 def test_forgets_the_hosts_of_a_pool_that_ended(world, pool_id):

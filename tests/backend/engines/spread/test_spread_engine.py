@@ -162,6 +162,27 @@ def test_retires_policies_everywhere(fleet):
     fleet.wait_until_held("q", 1)
 
 
+def test_retires_what_ended_while_an_engine_was_unreachable(tmp_path):
+    now = [0.0]
+    fleet = Fleet(Marked(OWN), tmp_path, silent_after=10.0, clock=lambda: now[0])
+    host = fleet.add(Marked(FIRST))
+    fleet.engine.publish("p", 1, weights(1))
+    fleet.engine.publish("q", 1, weights(2))
+    fleet.wait_until_held("q", 1)
+    host.engine.go.clear()
+    asked = Asked(fleet.engine, requests(4, "q"))
+    assert host.engine.begun.wait(10.0)
+    now[0] = 11.0
+    assert by_engine(asked.wait(10.0)) == {OWN: 4}
+    host.engine.go.set()
+    fleet.engine.retire("p")
+    fleet.engine.join(host.joins)
+    assert fleet.engine.wait_until_held("p", None, 10.0)
+    assert host.engine.loaded() == {"q": 1}
+    assert host.hosted.held.keys() == {"q"}
+    fleet.close()
+
+
 def test_uses_only_its_own_engine_while_sources_fail(fleet):
     def read(wanted):
         raise ServiceUnavailableError("the disk hangs")

@@ -1,0 +1,95 @@
+"""The GPUs of a cluster's nodes. The service holds those that are free, until it stops.
+
+Its plan divides them between models by memory, which Ray cannot: a fraction of a GPU has no number there, and
+two of them would share one GPU while others are free. What other programs hold when a node joins is taken
+when they give it back. Knows nothing of Ray itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Protocol
+
+_log = logging.getLogger(__name__)
+
+
+class Holders(Protocol):
+    """What holds GPUs; see `ray_gpus.GpuHolders`. Several of a node are numbered from 0."""
+
+    def free(self, node_id: str) -> int:
+        """Return how many GPUs of a node nobody holds."""
+        ...
+
+    def found(self, node_id: str, number: int) -> Future[dict[str, int]] | None:
+        """Ask one of the scheduler before this one; None if there is none."""
+        ...
+
+    def hold(self, node_id: str, number: int, gpus: int) -> Future[dict[str, int]]:
+        """Hold GPUs, and return their memory in bytes, by name."""
+        ...
+
+    def give_back(self, node_id: str, number: int) -> None:
+        """Hold them no longer."""
+        ...
+
+
+class NodeGpus:
+    """Which GPUs are held. Those of a node keep their order, and later ones are added at its end."""
+
+    def __init__(self, holders: Holders) -> None:
+        self._holders = holders
+        self._asked: dict[str, Future[dict[str, int]]] = {}
+        """The holder that has not answered yet, by node."""
+        self._answered: dict[str, int] = {}
+        """How many holders have, by node."""
+        self._known: dict[str, dict[str, int]] = {}
+
+    def are_known(self, node_id: str) -> bool:
+        """Whether a node said which GPUs it has."""
+        return node_id in self._known
+
+    def of(self, node_id: str) -> dict[str, int]:
+        """Return the memory of a node's GPUs in bytes, by name; empty as long as it is not known."""
+        return self._known.get(node_id, {})
+
+    def look(self, nodes: Mapping[str, int]) -> None:
+        """Hold GPUs that are free, and forget those of nodes that left.
+
+        Args:
+            nodes: The number of GPUs of each node that may be used and has some.
+        """
+        for node_id in self._answered.keys() - nodes.keys():
+            for known in (self._asked, self._answered, self._known):
+                known.pop(node_id, None)
+        for node_id, gpus in nodes.items():
+            number = self._answered.setdefault(node_id, 0)
+            if node_id not in self._asked and len(self.of(node_id)) < gpus:
+                self._hold(node_id, number)
+        for node_id, promise in list(self._asked.items()):
+            if promise.done():
+                del self._asked[node_id]
+                self._note(node_id, promise)
+
+    def _hold(self, node_id: str, number: int) -> None:
+        found = self._holders.found(node_id, number)
+        if found is None and (free := self._holders.free(node_id)):
+            found = self._holders.hold(node_id, number, free)
+        if found is None:  # Others have them all; asked again at the next look.
+            self._known.setdefault(node_id, {})
+        else:
+            self._asked[node_id] = found
+
+    def _note(self, node_id: str, promise: Future[dict[str, int]]) -> None:
+        number = self._answered[node_id]
+        try:
+            gpus = promise.result()
+        except Exception as error:
+            _log.warning("the GPUs of node %s cannot be held: %s", node_id, error)
+            self._holders.give_back(node_id, number)
+            return
+        self._answered[node_id] = number + 1
+        self._known[node_id] = self.of(node_id) | gpus
+        if not gpus:  # Its CPUs are.
+            _log.warning("the GPUs of node %s are not used, their memory is unknown: set gpu_bytes", node_id)

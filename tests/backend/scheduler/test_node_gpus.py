@@ -1,0 +1,69 @@
+"""Which GPUs of a cluster's nodes the service holds."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from backend.scheduler.node_gpus import NodeGpus
+
+
+@dataclass
+class Holders:
+    """Nodes whose GPUs are free, or held by other programs."""
+
+    free_by_node: dict[str, list[str]]
+    held: dict[tuple[str, int], list[str]] = field(default_factory=dict)
+    broken: bool = False
+
+    def free(self, node_id):
+        return len(self.free_by_node[node_id])
+
+    def found(self, node_id, number):
+        return self._answer(self.held[node_id, number]) if (node_id, number) in self.held else None
+
+    def hold(self, node_id, number, gpus):
+        taken = self.free_by_node[node_id][:gpus]
+        del self.free_by_node[node_id][:gpus]
+        self.held[node_id, number] = taken
+        return self._answer(taken)
+
+    def give_back(self, node_id, number):
+        self.free_by_node[node_id] += self.held.pop((node_id, number))
+
+    def _answer(self, names):
+        answer = Future()
+        if self.broken:
+            answer.set_exception(RuntimeError("it died"))
+        else:
+            answer.set_result(dict.fromkeys(names, 24))
+        return answer
+
+
+def test_holds_what_other_programs_give_back():
+    holders = Holders({"a": ["2"], "b": []})
+    gpus, nodes = NodeGpus(holders), {"a": 3, "b": 1}
+    gpus.look(nodes)
+    assert (gpus.of("a"), gpus.of("b")) == ({"2": 24}, {})
+    assert gpus.are_known("b")
+    holders.free_by_node |= {"a": ["0", "1"], "b": ["0"]}
+    gpus.look(nodes)
+    assert list(gpus.of("a")) == ["2", "0", "1"], "a plan names them by their place"
+    assert list(gpus.of("b")) == ["0"]
+    # The next scheduler sees the same.
+    adopted = NodeGpus(holders)
+    for _ in range(3):
+        adopted.look(nodes)
+    assert list(adopted.of("a")) == ["2", "0", "1"]
+
+
+def test_forgets_nodes_that_left_and_tries_again_what_failed():
+    holders = Holders({"a": ["0"]}, broken=True)
+    gpus = NodeGpus(holders)
+    gpus.look({"a": 1})
+    assert not gpus.are_known("a")
+    holders.broken = False
+    gpus.look({"a": 1})
+    assert gpus.of("a") == {"0": 24}
+    gpus.look({})
+    assert not gpus.are_known("a")
