@@ -58,8 +58,8 @@ bench: install  ## measure the figures of docs/benchmarks.md and write benchmark
 soak: install  ## kill every kind of process in turn while a mix of jobs trains, for SECONDS=3600
 	@$(PY) -m benchmarks.soak --seconds $(or $(SECONDS),3600)
 
-bench-gpu: install  ## measure decoding, training and parity of a 0.5 B and a 1.5 B model on a GPU
-	@$(PY) benchmarks/gpu.py; short=$$?; $(PY) -m benchmarks.gpu_engine && $(PY) -m benchmarks.gpu_handover && exit $$short
+bench-gpu: install  ## measure an RL step, learning, decoding and parity of a 0.5 B model on a GPU
+	@timeout 600 $(PY) -m benchmarks.gpu
 
 serve: install  ## start the service on this machine
 	@.venv/bin/tinkergym serve

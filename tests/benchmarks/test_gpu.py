@@ -1,44 +1,16 @@
 import json
-import re
 import sys
-from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu, gpu_engine, gpu_handover
+from benchmarks import gpu
 
 
-@pytest.fixture
-def written(tmp_path, monkeypatch):
-    """Run a script in this process, which has imported torch already, and return what it wrote."""
-
-    def run(script):
-        result = tmp_path / "result.json"
-        arguments = ["--device", "cpu", "--tiny", "--json", str(result)]
-        monkeypatch.setattr(sys, "argv", [script.__name__, *arguments])
-        assert script.main() == 0
-        return json.loads(result.read_text())
-
-    return run
-
-
-def test_runs_gpu_script_on_a_cpu_without_the_repository(written):
-    found = written(gpu)
-    assert found["details"]["tiny"]["parity"]["mean"] <= 2e-2
-    assert len(found["figures"]) == 3
-    assert not re.search(
-        r"^\s*(from|import) (tinkergym|backend|benchmarks|tests)", Path(gpu.__file__).read_text(), re.M
-    )
-
-
-def test_decodes_on_cpu_with_tiny_model_as_a_forward_does(written):
-    numbers = written(gpu_engine)["details"]["tiny"]
-    assert numbers["parity"] <= 2e-2
-    assert numbers["share"] > 0
-
-
-@pytest.mark.full("starts another process with torch")
-def test_hands_weights_to_another_process_without_gpu_too(written):
-    numbers = written(gpu_handover)["details"]["tiny"]
-    assert numbers["same"]
-    assert numbers["share_seconds"].keys() == {"host"}
+@pytest.mark.full("starts a service, a learner and an engine")
+def test_measures_all_on_the_cpu_with_a_tiny_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["gpu", "--dry", "--into", str(tmp_path)])
+    assert gpu.main() == 0
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert list(found["details"]) == ["dry", "device", "rl_step", "learner", "decoding", "parity"]
+    assert found["details"]["parity"]["mean"] <= gpu.ASKED_PARITY
+    assert len(found["figures"]) == 4
