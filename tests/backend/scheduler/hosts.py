@@ -78,14 +78,14 @@ class Host:
             return process
         pytest.fail(f"no process {name}; the host's log: {self.log.read_text()[-2000:]}")
 
-    def submit(self) -> str:
+    def submit(self, *, deterministic: bool = True) -> str:
         spec = RLSpec(
             environment=EnvironmentRef(id="board/TicTacToeVs-v0"),
             algorithm=GRPO(group_size=8, groups_per_step=8),
             sampling=Sampling(max_turn_tokens=8),
             steps=STEPS,
             seed=3,
-            deterministic=True,
+            deterministic=deterministic,
             checkpoint_every=2,
         )
         return self.tenant.create_job(spec, {}).job_id
