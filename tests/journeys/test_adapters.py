@@ -99,6 +99,28 @@ def test_goes_on_from_peft_and_back_with_equal_answers(client, tmp_path, made_by
         assert sum(rewards[-5:]) > sum(rewards[:5])
 
 
+def test_trains_one_seat_of_a_game_from_its_own_adapter(client, made_by_peft):
+    seats = {"x": tg.Train(initial_policy=str(made_by_peft)), "o": tg.Train()}
+    job = client.train(
+        "board/TicTacToe-v0",
+        steps=1,
+        agents=seats,
+        algorithm=tg.GRPO(group_size=2, groups_per_step=1),
+    )
+    sent = client.import_adapter(made_by_peft, model="nano")
+    own = job.spec.agents["x"]
+    assert (own.initial_policy, own.adapter.rank) == (f"{sent.id}@1", 6)
+    assert job.spec.agents["o"].initial_policy is None
+    job.wait()
+
+
+def test_names_the_seat_whose_adapter_does_not_exist(client):
+    seats = {"x": tg.Train(initial_policy="nobody.invalid"), "o": tg.Train()}
+    with pytest.raises(InvalidRequestError) as refused:
+        client.train("board/TicTacToe-v0", steps=1, agents=seats)
+    assert refused.value.field == "agents.x.initial_policy"
+
+
 def test_refuses_adapter_of_another_model_before_it_is_a_job(client, made_by_peft):
     before = [one.job_id for one in client.jobs()]
     with pytest.raises(InvalidRequestError, check=lambda error: error.code == "other_model"):

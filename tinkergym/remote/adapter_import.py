@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tinkergym.basics.extras import import_extra
@@ -25,6 +25,7 @@ from tinkergym.schema.adapter_upload import (
 )
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.parts import Adapter
+from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.views import EXPORT_FILE
 
@@ -64,21 +65,50 @@ def import_adapter(api: Api, source: str | os.PathLike[str], *, model: str = "",
     )
 
 
-def begin_from(api: Api, begins: str | os.PathLike[str], model: str) -> tuple[str, Adapter | None]:
+def begin_from(
+    api: Api, begins: str | os.PathLike[str], model: str, field: str = "initial_policy"
+) -> tuple[str, Adapter | None]:
     """Return the reference to an initial policy, and its adapter if the service knows it.
 
     Args:
         api: The service's API.
         begins: A reference, or a folder or hub id of an adapter, which is then imported.
         model: The job's model.
+        field: The setting, for errors.
     """
     reference = str(begins)
     if not PolicyRef.is_meant(reference) and _may_be_adapter(begins):
-        reference = import_adapter(api, begins, model=model).job_id
+        try:
+            reference = import_adapter(api, begins, model=model).job_id
+        except InvalidRequestError as error:
+            error.field = field if error.field == "source" else error.field
+            raise
     try:
         return reference, api.find_policy(reference).adapter
     except TinkerGymError:  # The job's own check says it with the right field.
         return reference, None
+
+
+def begin_seats(api: Api, seats: object, model: str, adapter: object) -> Any:
+    """Return a job's seats or roles with references to what they start from, and its adapters.
+
+    Args:
+        api: The service's API.
+        seats: As a user wrote them; what cannot be read is returned unchanged.
+        model: The job's model.
+        adapter: The job's adapter if it was chosen, which seats without one of their own have.
+    """
+    if not isinstance(seats, Mapping):
+        return seats
+    found = dict(seats)
+    for agent, seat in seats.items():
+        own = dict(seat) if isinstance(seat, Mapping | Train) else {}
+        if begins := own.get("initial_policy"):
+            field = f"agents.{agent}.initial_policy"
+            reference, known = begin_from(api, begins, own.get("model") or model, field)
+            known = own.get("adapter") or adapter or known
+            found[agent] = {**own, "initial_policy": reference, "adapter": known}
+    return found
 
 
 def is_adapter(source: str) -> bool:

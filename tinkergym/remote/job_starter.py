@@ -16,6 +16,7 @@ from tinkergym.errors import (
 from tinkergym.recording.agent_program import Play
 from tinkergym.recording.session_server import SessionServer
 from tinkergym.remote import client_evaluations
+from tinkergym.remote.adapter_import import begin_seats
 from tinkergym.remote.agent_jobs import MakeProgram, Tasks, check_tasks, program_job
 from tinkergym.remote.api import Api
 from tinkergym.remote.dataset_upload import written_job
@@ -139,7 +140,9 @@ class JobStarter(PolicyCatalog):
                 "has no effect on sessions that programs elsewhere open", hint="leave it out", field="strict"
             )
         make = MakeProgram(play, tasks)
-        spec = program_job(make, roles, settings, _given(steps=steps) | {"model": model})
+        roles = begin_seats(self._api, roles, model, settings.get("adapter"))
+        adapter, settings = self.beginning(model, settings.get("adapter"), settings)
+        spec = program_job(make, roles, settings, _given(steps=steps) | {"model": model, "adapter": adapter})
         if play is None:
             job = self.submit(spec)
         else:

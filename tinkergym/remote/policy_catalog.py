@@ -15,7 +15,7 @@ from tinkergym.errors import (
     UnknownModelError,
 )
 from tinkergym.registration.environments import make_environment
-from tinkergym.remote.adapter_import import begin_from, import_adapter, is_adapter
+from tinkergym.remote.adapter_import import begin_from, begin_seats, import_adapter, is_adapter
 from tinkergym.remote.api import Api
 from tinkergym.remote.generating import GenerateOptions
 from tinkergym.remote.imported import refuse_while_imported
@@ -315,11 +315,13 @@ class PolicyCatalog:
     def beginning(
         self, model: str, adapter: Adapter | Mapping[str, Any] | None, settings: dict[str, Any]
     ) -> tuple[Adapter | Mapping[str, Any], dict[str, Any]]:
-        """Return a job's adapter, by default that of its initial policy, and settings with a reference to it.
+        """Return a job's adapter, by default that of its initial policy, and settings with references.
 
-        An adapter that is named by its folder or hub id is imported.
+        Adapters that are named by their folders or hub ids are imported, also those of single seats.
         """
         known = None
+        if "agents" in settings:
+            settings = {**settings, "agents": begin_seats(self._api, settings["agents"], model, adapter)}
         if begins := settings.get("initial_policy"):
             reference, known = begin_from(self._api, begins, model)
             settings = {**settings, "initial_policy": reference}

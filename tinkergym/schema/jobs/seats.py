@@ -8,7 +8,6 @@ from pydantic import Field, field_validator
 
 from tinkergym.schema.algorithm_registry import Algorithm
 from tinkergym.schema.chat_templates import TemplateVariables
-from tinkergym.schema.ids import POLICY_REF
 from tinkergym.schema.jobs.parts import Adapter, Sampling
 from tinkergym.schema.model import Choice
 from tinkergym.schema.opponents import Base, External, Frozen, League, Replay, Scripted
@@ -32,8 +31,8 @@ class Train(Choice):
     `groups_per_step`. None uses the job's algorithm."""
     sampling: Sampling | None = None
     """None uses the job's sampling."""
-    initial_policy: str | None = Field(None, pattern=rf"^{POLICY_REF}$", max_length=200)
-    """As in a job. None uses the job's."""
+    initial_policy: str | None = Field(None, max_length=4000)
+    """As in a job: a reference, or the folder or hub id of a PEFT adapter. None uses the job's."""
     model: str | None = Field(None, max_length=500)
     """None means the job's. Another base model is loaded next to it while the job runs."""
     template_variables: TemplateVariables | None = None

@@ -92,6 +92,7 @@ BROKEN = [
     ("no_such_policy", "agents.o.agent", against(SharedWith("z"))),
     ("no_such_policy", "updates", {**PLAYED, "agents": TWO, "updates": "only:z"}),
     ("no_such_policy", "evaluate", {**PLAYED, "agents": TWO, **evaluating(agent="z")}),
+    ("not_a_policy", "agents.o.initial_policy", against(Train(initial_policy="my-policy"))),
     ("self_play_with_replay", "self_play", against(opponents.Replay("job-1"), self_play=True)),
     ("self_play_of_another", "self_play.of", {**PLAYED, "self_play": opponents.League(of="x")}),
     ("self_play_at_one_seat", "self_play", against(opponents.Base(), self_play=True)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tinkergym.schema.ids import HOW_TO_WRITE_POLICIES, PolicyRef
 from tinkergym.schema.jobs.rules.rule_table import Rule, RuleTable, first
 
 
@@ -20,6 +21,11 @@ def _names_no_policy(job: Any) -> Any:
     named += [("updates", updated)] if chosen == "only" else []
     wrong = first((at, agent) for at, agent in named if agent and agent not in job.trained_agents)
     return wrong and {"at": wrong[0], "agent": wrong[1], "trained": ", ".join(job.trained_agents) or "none"}
+
+
+def _no_reference(job: Any) -> Any:
+    begun = ((agent, seat.initial_policy) for agent, seat in _seats(job, "train"))
+    return first(one for one in begun if one[1] and not PolicyRef.find(one[1]))
 
 
 def _external_seconds(job: Any) -> Any:
@@ -54,6 +60,13 @@ GAME = RuleTable(
             "{found[at]}",
             "names {found[agent]!r}, which is not a seat with Train",
             "these are: {found[trained]}",
+        ),
+        Rule(
+            "not_a_policy",
+            _no_reference,
+            "agents.{found[0]}.initial_policy",
+            "{found[1]!r:.80} is not a valid policy reference",
+            HOW_TO_WRITE_POLICIES,
         ),
         Rule(
             "self_play_with_replay",
