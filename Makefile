@@ -50,7 +50,7 @@ test-vllm: install  ## run the tests of the engines with the real vLLM, in a .ve
 	@bash scripts/test_all.sh vllm
 
 test-extras: install  ## run the tests with real trackers, S3, Kubernetes schemas, verifiers, OpenEnv and ALFWorld (installs them first)
-	@bash scripts/test_all.sh trackers s3 deploy verifiers openenv alfworld
+	@bash scripts/test_all.sh trackers quantized s3 deploy verifiers openenv alfworld
 
 bench: install  ## measure the figures of docs/benchmarks.md and write benchmarks/results/
 	@$(PY) -m benchmarks

@@ -8,14 +8,14 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-parts=(recipes marked trackers s3 deploy vllm verifiers openenv alfworld clients)
+parts=(recipes marked trackers quantized s3 deploy vllm verifiers openenv alfworld clients)
 # A part is not begun with fewer seconds left than this.
 least() {
     case $1 in
     alfworld) echo 300 ;; # to install it compiles two packages
     vllm) echo 420 ;;
     recipes | marked | clients) echo 240 ;;
-    trackers | s3 | verifiers) echo 120 ;;
+    trackers | quantized | s3 | verifiers) echo 120 ;;
     openenv | deploy) echo 60 ;;
     *) echo "test-all: there is no part $1, only: ${parts[*]}" >&2; return 2 ;;
     esac

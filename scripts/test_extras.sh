@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests what needs packages that are heavy or contradict this project's: the trackers, S3, ALFWorld, verifiers, OpenEnv,
+# Tests what needs packages that are heavy or contradict this project's: the trackers, bitsandbytes, S3, ALFWorld, verifiers, OpenEnv,
 # and clients of the OpenAI API. Each gets a virtual environment of its own, so what is installed changes nothing for
 # anybody else. A part whose packages cannot be had says so, the others run, and the exit status is 3.
 # `test_extras.sh alfworld verifiers` runs these.
@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PATIENCE_SECONDS=400  # without a way to the registry, pip tries again and again
-parts=${*:-trackers s3 deploy verifiers openenv alfworld clients} # by name only: verifiers-v0
+parts=${*:-trackers quantized s3 deploy verifiers openenv alfworld clients} # by name only: verifiers-v0
 missing=0
 bounded() { if command -v timeout >/dev/null; then timeout --kill-after=10 "$@"; else shift; "$@"; fi; }
 purelib() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
@@ -41,6 +41,11 @@ for part in $parts; do
     trackers)
         have trackers --on-top mlflow tensorboard trackio wandb &&
             check .venvs/trackers/bin/python tests/tinkergym/reporting/test_real_trackers.py
+        ;;
+    quantized) # torch, which it requires, is that of .venv
+        have quantized --on-top --no-deps bitsandbytes && check .venvs/quantized/bin/python \
+            tests/backend/engines/transformers/test_quantized_base.py tests/backend/learner/test_policy_optimizer.py \
+            tests/backend/admission/test_learner_can_train.py
         ;;
     s3) # a server that speaks S3, in its own process
         have s3 --on-top s3fs "moto[s3,server]" && check .venvs/s3/bin/python tests/backend/store/test_blobs.py \
