@@ -19,7 +19,7 @@ _LOADING = "loading the model"
 _PLACES_TAKEN = "are taken (jobs_per_pool)"
 _MAY_HAVE = "may have (jobs_per_tenant)"
 _PASSING = (_PLACES_TAKEN, _MAY_HAVE, MEMORY_TAKEN)
-"""Parts of a reason about places or memory, which is removed when there are some."""
+"""Parts of a reason about slots or memory, which is removed when there are some."""
 _MOST_NAMED = 4
 """Jobs listed in a reason."""
 
@@ -58,10 +58,10 @@ class QueueSight:
             return job.reason if MEMORY_TAKEN in job.reason else self.why_no_room(job.model)
         if job.model not in self.ready:
             return self._loading(job)
-        if len(self.held.get(job.model, ())) + self.coming[job.model] >= self._places(job.model):
+        if len(self.held.get(job.model, ())) + self.coming[job.model] >= self._slots(job.model):
             return self._full(job)
         if self.own.get((job.tenant_id, job.model), 1) < 1:
-            return f"your jobs have all places of {job.model!r} that one tenant {_MAY_HAVE}"
+            return f"your jobs have all slots of {job.model!r} that one tenant {_MAY_HAVE}"
         return "" if any(past in job.reason for past in (_LOADING, NO_PLACE, *_PASSING)) else job.reason
 
     def _loading(self, queued: QueueGroup) -> str:
@@ -81,14 +81,14 @@ class QueueSight:
             before = ""
         return now + (f": {before}" if before else "")
 
-    def _places(self, model: str) -> int:
+    def _slots(self, model: str) -> int:
         return self.config.jobs_per_pool * self.ready[model]
 
     def _full(self, queued: QueueGroup) -> str:
-        """Say that all places are taken, and which by the tenant's own jobs whose client is silent."""
-        held, places = self.held.get(queued.model, ()), self._places(queued.model)
+        """Say that all slots are taken, and which by the tenant's own jobs whose client is silent."""
+        held, slots = self.held.get(queued.model, ()), self._slots(queued.model)
         taken = len(held) + self.coming[queued.model]
-        reason = f"{taken} of {places} places of {queued.model!r} {_PLACES_TAKEN}"
+        reason = f"{taken} of {slots} slots of {queued.model!r} {_PLACES_TAKEN}"
         silent = [job for job in held if job.state is JobState.WAITING_FOR_CLIENT]
         if not silent:
             return reason

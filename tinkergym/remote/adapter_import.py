@@ -106,8 +106,8 @@ def begin_seats(api: Api, seats: object, model: str, adapter: object) -> Any:
         if begins := own.get("initial_policy"):
             field = f"agents.{agent}.initial_policy"
             reference, known = begin_from(api, begins, own.get("model") or model, field)
-            known = own.get("adapter") or adapter or known
-            found[agent] = {**own, "initial_policy": reference, "adapter": known}
+            its = own.get("adapter") or adapter or known
+            found[agent] = {**own, "initial_policy": reference, "adapter": its}
     return found
 
 

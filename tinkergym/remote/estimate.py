@@ -44,7 +44,7 @@ class Estimate:
     tokens: int
     """Sampled and trained tokens, those of evaluations included, as a `Budget` counts them."""
     seconds: float
-    """Time with a place on the service, from start to end."""
+    """Time with a slot on the service, from start to end."""
     source: str
     """What the estimate is based on."""
 

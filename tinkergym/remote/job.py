@@ -222,7 +222,7 @@ class Job(JobPolicies):
         return self._view
 
     def pause(self) -> JobView:
-        """Pause the job: it finishes a step that is learning, saves a checkpoint and gives up its place.
+        """Pause the job: it finishes a step that is learning, saves a checkpoint and gives up its slot.
 
         Returns at once; `wait` and `events` show when it has paused. It stays `paused` until `resume`, across
         restarts, and then continues as if it had not been paused. Unfinished episodes are played again.

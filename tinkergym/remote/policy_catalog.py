@@ -256,7 +256,7 @@ class PolicyCatalog:
         """Create a policy for your own training loop.
 
         It is queued like a job and counts against the same limits. Returns at once; the first call waits
-        until the policy has a place.
+        until the policy has a slot.
 
         Args:
             model: As in `train`.
@@ -296,7 +296,7 @@ class PolicyCatalog:
     def import_adapter(self, source: str | PathLike[str], *, model: str = "", name: str = "") -> Job:
         """Make a policy of a LoRA adapter that PEFT saved, or that was exported here or elsewhere.
 
-        Sending it takes no place among the jobs. The same adapter is kept once.
+        Sending it takes no slot. The same adapter is kept once.
 
         Args:
             source: A folder with `adapter_config.json` and `adapter_model.safetensors`, or a hub id of one.

@@ -170,7 +170,7 @@ class TrainingPolicy:
     def copy(self, *, with_optimizer: bool = True) -> TrainingPolicy:
         """Return a new policy with the weights that this one has after the previous calls.
 
-        Saves a checkpoint, and waits until the new policy has a place and the weights.
+        Saves a checkpoint, and waits until the new policy has a slot and the weights.
 
         Args:
             with_optimizer: Whether to copy the optimizer state; False starts with a fresh optimizer.
@@ -315,7 +315,7 @@ class TrainingPolicy:
         self._close(wait=True)
 
     def cancel(self) -> None:
-        """End the policy: its place is freed, and its last checkpoint is kept.
+        """End the policy: its slot is freed, and its last checkpoint is kept.
 
         Calls that are not done fail with `JobFailedError`; wait for their futures first if they matter.
         """

@@ -37,7 +37,7 @@ def test_says_once_why_a_job_waits(make_world):
             world.scheduler.tick()
         return [event.body.reason for event in world.store.tenant("bob").events_after(waiting, 0)]
 
-    taken = "2 of 2 places of 'nano' are taken (jobs_per_pool)"
+    taken = "2 of 2 slots of 'nano' are taken (jobs_per_pool)"
     assert reasons() == ["", taken]
     world.service.set_state(leases[0], JobState.WAITING_FOR_CLIENT)
     one = f"{taken}, 1 of them for up to 60 s by jobs that wait for their client"
@@ -94,7 +94,7 @@ def test_changes_no_reason_by_a_place_given_to_another(make_world):
     world.acquire(second, pool_id)
     world.scheduler.tick()
     events = world.store.tenant("ada").events_after(third, 0)
-    taken = "1 of 1 places of 'nano' are taken (jobs_per_pool)"
+    taken = "1 of 1 slots of 'nano' are taken (jobs_per_pool)"
     assert [event.body.reason for event in events] == ["", "loading the model 'nano'", taken]
 
 

@@ -321,7 +321,7 @@ def test_says_once_that_it_waits_for_another_ones_leases(said_by):
 def test_says_once_each_thing_that_its_job_waits_for(said_by):
     class Queued(Service):
         def lease(self, request):
-            waits_for = "loading the model 'nano'" if len(self.leases) < 3 else "2 of 2 places are taken"
+            waits_for = "loading the model 'nano'" if len(self.leases) < 3 else "2 of 2 slots are taken"
             return super().lease(request).model_copy(update={"waits_for": waits_for})
 
     service = Queued([])
@@ -331,7 +331,7 @@ def test_says_once_each_thing_that_its_job_waits_for(said_by):
         stop.set()
     loading, taken = said_by("tinkergym.rollout.rollout_worker")
     assert "loading the model 'nano'" in loading
-    assert "2 of 2 places are taken" in taken
+    assert "2 of 2 slots are taken" in taken
 
 
 def test_ends_in_mid_episode_when_its_job_is_cancelled():

@@ -21,7 +21,7 @@ from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.schema.sampling import SampleRequest
 
 INSTALLED = importlib.util.find_spec("bitsandbytes") is not None
-needs_bitsandbytes = pytest.mark.skipif(not INSTALLED, reason="needs bitsandbytes: make test-all PARTS=quantized")
+needs_bitsandbytes = pytest.mark.skipif(not INSTALLED, reason="make test-all PARTS=quantized installs it")
 BOUND = {
     ("nf4", "float32"): 1e-4,
     ("nf4", "bfloat16"): 0.3,
