@@ -35,8 +35,7 @@ def measure(kills: int = KILLS) -> list[Figure]:
                 reached=state == "completed" and played == kills * GROUP and not twice,
             )
         )
-    write_result("agent_program_kills", figures, {})
-    return figures
+    return write_result("agent_program_kills", figures, {})
 
 
 def _train(victim: str, kills: int) -> tuple[str, int, int, int]:

@@ -54,8 +54,7 @@ def measure(rows: int = ROWS) -> list[Figure]:
             figures += killed
             details["kills"] = kills
             figures.append(_job_with_kills(running, client, work, rows))
-    write_result("batch_inference", figures, details)
-    return figures
+    return write_result("batch_inference", figures, details)
 
 
 def _data(work: Path, rows: int) -> Path:

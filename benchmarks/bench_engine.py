@@ -114,8 +114,7 @@ def measure(runs: int = 7, model_directory: Path = NANO) -> list[Figure]:
             "sampled_tokens": workload.sampled_tokens,
         }
     engine.close()
-    write_result("bench_engine", figures, {"threads": torch.get_num_threads(), "workloads": details})
-    return figures
+    return write_result("bench_engine", figures, {"threads": torch.get_num_threads(), "workloads": details})
 
 
 def run_engine(engine: TransformersEngine, workload: Workload, *, version: int) -> None:

@@ -78,8 +78,7 @@ def measure() -> list[Figure]:
         "checks": {check.name: check.verdict for check in verified.certificate.checks},
         "steps_with_facts": len(facts.steps),
     }
-    write_result("certificate", figures, details)
-    return figures
+    return write_result("certificate", figures, details)
 
 
 def _hashing(records: list[bytes]) -> float:

@@ -37,5 +37,4 @@ def measure(runs: int = 3) -> list[Figure]:
             reached=len(first_step) == runs and max(first_step) <= 30,
         ),
     ]
-    write_result("cold_start", figures, {"answer_seconds": answer, "first_step_seconds": first_step})
-    return figures
+    return write_result("cold_start", figures, {"answer_seconds": answer, "first_step_seconds": first_step})

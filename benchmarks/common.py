@@ -176,8 +176,8 @@ def write_result(
     *,
     command: str | None = None,
     folder: Path = RESULTS,
-) -> Path:
-    """Write `benchmarks/results/<name>.json` and return its path.
+) -> list[Figure]:
+    """Write `benchmarks/results/<name>.json` and return the figures.
 
     Args:
         name: The benchmark.
@@ -210,4 +210,4 @@ def write_result(
         )
         + "\n"
     )
-    return path
+    return figures

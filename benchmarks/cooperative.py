@@ -74,8 +74,7 @@ def measure() -> list[Figure]:
             }
             print(name, details[name]["before"], details[name]["after"], f"{seconds:.0f} s", flush=True)
     figures = _figures(gains, details)
-    write_result("cooperative", figures, details)
-    return figures
+    return write_result("cooperative", figures, details)
 
 
 def _returns(job: tg.Job, agents: dict[str, Any]) -> list[float]:

@@ -249,5 +249,4 @@ def measure() -> list[Figure]:
         reached=not wrong,
     )
     details = {"rows": dict(seen), "templates": len(templates), "wrong": wrong[:10]}
-    write_result("data_containers", [figure], details)
-    return [figure]
+    return write_result("data_containers", [figure], details)

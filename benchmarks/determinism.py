@@ -34,8 +34,7 @@ def measure() -> list[Figure]:
         measured=f"{len(hashes)} runs, {len(set(hashes.values()))} distinct hash(es)",
         reached=equal,
     )
-    write_result("determinism", [figure], {"sha256": hashes})
-    return [figure]
+    return write_result("determinism", [figure], {"sha256": hashes})
 
 
 def _final_hash(part: str | None) -> str:

@@ -46,8 +46,7 @@ def measure() -> list[Figure]:
         reached=ratio <= ASKED,
         margin=ASKED / ratio,
     )
-    write_result("divided", [figure], {"divided": divided, "copied": copied})
-    return [figure]
+    return write_result("divided", [figure], {"divided": divided, "copied": copied})
 
 
 def _train(model: Path, divide_from: int) -> dict[str, Any]:

@@ -74,8 +74,7 @@ def measure(runs: int = 5) -> list[Figure]:
             )
             details[workload.name] = {"seconds": seconds, "publish_seconds": publishes}
         one.close()
-    write_result("engine_replicas", figures, {"workloads": details})
-    return figures
+    return write_result("engine_replicas", figures, {"workloads": details})
 
 
 def _seconds(

@@ -52,8 +52,7 @@ def measure() -> list[Figure]:
         reached=worst <= GOAL,
         margin=GOAL / max(worst, 1e-3),
     )
-    write_result("estimate", [figure], {"jobs": found})
-    return [figure]
+    return write_result("estimate", [figure], {"jobs": found})
 
 
 def _jobs(folder: Path) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:

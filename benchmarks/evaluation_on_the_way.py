@@ -43,8 +43,9 @@ def measure() -> list[Figure]:
         reached=ratio <= GOAL,
         margin=GOAL / ratio,
     )
-    write_result("evaluation_on_the_way", [figure], {"step_seconds": seconds, "evaluations": evaluated})
-    return [figure]
+    return write_result(
+        "evaluation_on_the_way", [figure], {"step_seconds": seconds, "evaluations": evaluated}
+    )
 
 
 def _train(client: tg.Client, evaluate: list[EvaluateEvery], steps: int) -> tuple[float, int]:

@@ -100,5 +100,4 @@ def measure() -> list[Figure]:
                     reached=after.low > before.high,
                 )
             )
-    write_result("first_environment", figures, details)
-    return figures
+    return write_result("first_environment", figures, details)

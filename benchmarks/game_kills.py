@@ -53,8 +53,7 @@ def measure() -> list[Figure]:
             reached=len(distinct) == 1,
         ),
     ]
-    write_result("game_kills", figures, {"mid_game": counted, "sha256": hashes})
-    return figures
+    return write_result("game_kills", figures, {"mid_game": counted, "sha256": hashes})
 
 
 def _settings(**more: Any) -> dict[str, Any]:

@@ -38,8 +38,7 @@ def measure() -> list[Figure]:
         }
         described = _watched(running, gateway, lambda: _describe(running))
     figures = [_under_bodies(what, run) for what, run in runs.items()] + [_of_description(described)]
-    write_result("gateway_load", figures, {**runs, "description": described})
-    return figures
+    return write_result("gateway_load", figures, {**runs, "description": described})
 
 
 def _under_bodies(what: str, run: dict[str, Any]) -> Figure:

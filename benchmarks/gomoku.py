@@ -40,5 +40,4 @@ def measure() -> list[Figure]:
             reached=low1 > high0 and seconds <= 60 * COURSE.minutes,
         )
     ]
-    write_result("gomoku", figures, details)
-    return figures
+    return write_result("gomoku", figures, details)

@@ -68,8 +68,7 @@ def measure() -> list[Figure]:
                 "hostile": [during.health_p99_ms, max(during.health), len(during.health), during.jobs],
             }
             print(*(f"{each.what}: {each.measured}" for each in figures[-2:]), sep="\n", flush=True)
-    write_result("hostile_input", figures, details)
-    return figures
+    return write_result("hostile_input", figures, details)
 
 
 def _compare(how: str, during: Seen, quiet: float) -> list[Figure]:

@@ -78,8 +78,7 @@ def measure() -> list[Figure]:
         "in_process_seconds": inside,
         "threads": torch.get_num_threads(),
     }
-    write_result("http_sampling", [figure], details)
-    return [figure]
+    return write_result("http_sampling", [figure], details)
 
 
 def _request(policy: str, run: int, number: int) -> SampleRequest:

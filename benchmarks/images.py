@@ -146,8 +146,7 @@ def measure() -> list[Figure]:
             margin=0.15 / share,
         ),
     ]
-    write_result("images", figures, {"drifts": drifts, "sent": sent, "seconds": seconds})
-    return figures
+    return write_result("images", figures, {"drifts": drifts, "sent": sent, "seconds": seconds})
 
 
 def _drifts(player: _Player, engine: str) -> dict[str, float]:

@@ -35,5 +35,4 @@ def measure(runs: int = 11) -> list[Figure]:
         measured=f"{median:.2f} s (median of {runs}), {brings}",
         reached=median <= 0.5 and not heavy,
     )
-    write_result("import_time", [figure], {"seconds": seconds, "heavy_modules": sorted(heavy)})
-    return [figure]
+    return write_result("import_time", [figure], {"seconds": seconds, "heavy_modules": sorted(heavy)})

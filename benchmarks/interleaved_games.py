@@ -74,8 +74,7 @@ def measure() -> list[Figure]:
         "threads": torch.get_num_threads(),
         "against_one_adapter": paired_ratio(speeds["games"], speeds["one adapter"]),
     }
-    write_result("interleaved_games", [figure], details)
-    return [figure]
+    return write_result("interleaved_games", [figure], details)
 
 
 def _plan(what: str, number: int, episode: int) -> EpisodePlan:

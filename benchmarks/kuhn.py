@@ -65,5 +65,4 @@ def measure() -> list[Figure]:
     )
     legal = [round(one.legal_share or 0.0, 3) for one in found.over_time()]
     details = {"versions": versions, "exploitability": curve, "average_strategy": averages}
-    write_result("kuhn", [figure], {**details, "legal_share": legal, "seconds": seconds})
-    return [figure]
+    return write_result("kuhn", [figure], {**details, "legal_share": legal, "seconds": seconds})

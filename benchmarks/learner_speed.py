@@ -52,8 +52,7 @@ def measure() -> list[Figure]:
                 )
             )
             details[name] = {"best_batch": best, "seconds": seconds, "threads": torch.get_num_threads()}
-    write_result("learner_speed", figures, details)
-    return figures
+    return write_result("learner_speed", figures, details)
 
 
 def _alternating(

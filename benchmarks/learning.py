@@ -101,5 +101,4 @@ def measure_course(course: Course, asked: str) -> list[Figure]:
             reached=reached,
         )
     ]
-    write_result(course.name, figures, details)
-    return figures
+    return write_result(course.name, figures, details)

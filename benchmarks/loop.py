@@ -114,8 +114,7 @@ def measure() -> list[Figure]:
         "slow_neighbour": {"undisturbed": slowed.undisturbed, "disturbed": slowed.disturbed},
         "random_tokens": {"environments": tokens.environments, "families": tokens.families},
     }
-    write_result("loop", figures, details)
-    return figures
+    return write_result("loop", figures, details)
 
 
 # --- the cost of a turn ---

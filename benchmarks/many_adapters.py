@@ -58,8 +58,7 @@ def measure() -> list[Figure]:
         reached=middle <= ASKED,
         margin=ASKED / middle,
     )
-    write_result("many_adapters", [figure], {"seconds": seconds, "threads": torch.get_num_threads()})
-    return [figure]
+    return write_result("many_adapters", [figure], {"seconds": seconds, "threads": torch.get_num_threads()})
 
 
 def _batch(size: int, *, seed: int) -> PolicyBatch:

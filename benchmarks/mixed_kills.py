@@ -69,8 +69,9 @@ def measure() -> list[Figure]:
         f"{len(wrong)} faults",
         reached=same == len(rounds) * len(clean) and not wrong and not psutil.pid_exists(orphans),
     )
-    write_result("mixed_kills", [figure], {"kills": dict(kills), "rounds": [clean, *rounds], "wrong": wrong})
-    return [figure]
+    return write_result(
+        "mixed_kills", [figure], {"kills": dict(kills), "rounds": [clean, *rounds], "wrong": wrong}
+    )
 
 
 def strike(

@@ -162,8 +162,7 @@ def measure() -> list[Figure]:
         "bare_seconds": bare_seconds,
         "threads": torch.get_num_threads(),
     }
-    write_result("multi_turn", figures, details)
-    return figures
+    return write_result("multi_turn", figures, details)
 
 
 def _taught(renderer: Renderer) -> PolicyWeights:

@@ -84,8 +84,7 @@ def measure() -> list[Figure]:
                 "hostile": [asdict(each) for each in hostile],
             }
             print(*(f"{each.what}: {each.measured}" for each in figures[-2:]), sep="\n", flush=True)
-    write_result("neighbours", figures, details)
-    return figures
+    return write_result("neighbours", figures, details)
 
 
 def _compare(name: str, quiet: list[Job], hostile: list[Job]) -> list[Figure]:

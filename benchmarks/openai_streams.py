@@ -72,8 +72,7 @@ def measure() -> list[Figure]:
             margin=FREED_SECONDS / freed,
         ),
     ]
-    write_result("openai_streams", figures, {**found, "load_before": load})
-    return figures
+    return write_result("openai_streams", figures, {**found, "load_before": load})
 
 
 def _messages(number: int) -> list[dict[str, str]]:

@@ -65,8 +65,7 @@ def measure(rounds: int = ROUNDS, steps: int = STEPS) -> list[Figure]:
         ),
     ]
     hashes = {name: run.sha256 for name, run in equal.items()}
-    write_result("own_loop", figures, {"step_seconds": seconds, "sha256": hashes, "updates": updates})
-    return figures
+    return write_result("own_loop", figures, {"step_seconds": seconds, "sha256": hashes, "updates": updates})
 
 
 def _timed(what: str, loop: list[float], job: list[float]) -> Figure:

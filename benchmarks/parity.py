@@ -47,8 +47,7 @@ def measure() -> list[Figure]:
                     margin=bound / max(worst, 1e-12),
                 )
             )
-    write_result("parity", figures, details)
-    return figures
+    return write_result("parity", figures, details)
 
 
 def _rounds(model: Path, dtype: torch.dtype) -> list[tuple[float, float]]:

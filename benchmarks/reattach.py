@@ -45,8 +45,7 @@ def measure(runs: int = 3) -> list[Figure]:
                 seconds[name].append(_until_next_step(running, number))
                 print(f"{name}: {seconds[name][-1]:.2f} s", flush=True)
     figures = [_figure(name, each) for name, each in seconds.items()]
-    write_result("reattach", figures, {"seconds": seconds, "goal_seconds": GOAL_SECONDS})
-    return figures
+    return write_result("reattach", figures, {"seconds": seconds, "goal_seconds": GOAL_SECONDS})
 
 
 def _figure(name: str, seconds: list[float]) -> Figure:

@@ -72,14 +72,13 @@ def measure_one(name: str, places: Places) -> list[Figure]:
     every = [*runs, *controls.values()]
     draw(every, places.pictures / f"{name}.png")
     figures = figures_of(name, runs, controls)
-    write_result(
+    return write_result(
         f"recipe_{name}",
         figures,
         {"runs": [one.as_json() for one in every]},
         command=command(name, len(runs)),
         folder=places.results,
     )
-    return figures
 
 
 def command(name: str, seeds: int) -> str:

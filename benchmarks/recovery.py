@@ -67,8 +67,7 @@ def measure(runs: int = 3) -> list[Figure]:
         job.cancel()
     figures = [_figure(role, [each.recovered for each in recoveries]) for role, recoveries in found.items()]
     details = {role: [asdict(each) for each in recoveries] for role, recoveries in found.items()}
-    write_result("recovery", figures, details)
-    return figures
+    return write_result("recovery", figures, details)
 
 
 def _figure(role: str, seconds: list[float]) -> Figure:

@@ -40,5 +40,4 @@ def measure() -> list[Figure]:
         measured=f"{differ} differ",
         reached=differ == 0 and all(one["games"] == GAMES for one in found.values()),
     )
-    write_result("reward_accounting", [figure], {"games": found})
-    return [figure]
+    return write_result("reward_accounting", [figure], {"games": found})

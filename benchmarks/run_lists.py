@@ -44,8 +44,7 @@ def measure() -> list[Figure]:
                 "the command `jobs`": _command,
             }
             figures = [_measured(name, call) for name, call in calls.items()]
-    write_result("run_lists", figures, {"jobs": _JOBS, "steps": _STEPS, "metrics": _METRICS})
-    return figures
+    return write_result("run_lists", figures, {"jobs": _JOBS, "steps": _STEPS, "metrics": _METRICS})
 
 
 def _measured(name: str, call: Callable[[], object]) -> Figure:

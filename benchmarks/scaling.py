@@ -30,5 +30,4 @@ def measure() -> list[Figure]:
         reached=growth <= 1.0,
         margin=1.0 / growth,
     )
-    write_result("scaling", [figure], {"runs": {str(episodes): run for episodes, run in runs.items()}})
-    return [figure]
+    return write_result("scaling", [figure], {"runs": {str(episodes): run for episodes, run in runs.items()}})

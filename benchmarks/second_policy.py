@@ -66,5 +66,6 @@ def measure() -> list[Figure]:
         reached=ratio <= ASKED,
         margin=ASKED / ratio,
     )
-    write_result("second_policy", [figure], {"step_seconds": seconds, "tokens": tokens, "parts": parts})
-    return [figure]
+    return write_result(
+        "second_policy", [figure], {"step_seconds": seconds, "tokens": tokens, "parts": parts}
+    )

@@ -64,8 +64,7 @@ def measure() -> list[Figure]:
     )
     details: dict[str, Any] = {"every": EVERY, "games_per_seat": GAMES, "curves": curves, "seconds": seconds}
     limit = "" if JOB_SEEDS == SEEDS else f"TINKERGYM_BENCHMARK_SEEDS={JOB_SEEDS} "
-    write_result("self_play", [figure], details, command=f"{limit}python -m benchmarks self_play")
-    return [figure]
+    return write_result("self_play", [figure], details, command=f"{limit}python -m benchmarks self_play")
 
 
 def _draw_matches(job: tg.Job) -> None:

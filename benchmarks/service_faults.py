@@ -68,8 +68,7 @@ def measure(names: tuple[str, ...] = ()) -> list[Figure]:
     for name, fault in IN_THEIR_OWN.items():
         if not names or name in names:
             figures.append(_figure(name, fault, clean, details))
-    write_result("service_faults", figures, details)
-    return figures
+    return write_result("service_faults", figures, details)
 
 
 def _figure(name: str, fault: Callable[[], Run], clean: Run, details: dict[str, object]) -> Figure:

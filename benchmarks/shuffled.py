@@ -22,5 +22,4 @@ def measure() -> list[Figure]:
             reached=before.low <= after.high and after.low <= before.high,
         )
     ]
-    write_result("shuffled", figures, details)
-    return figures
+    return write_result("shuffled", figures, details)

@@ -72,5 +72,4 @@ def measure() -> list[Figure]:
             )
             details[name] = {f"max_staleness={staleness}": some for staleness, some in runs.items()}
         client.close()
-    write_result("staleness", figures, details)
-    return figures
+    return write_result("staleness", figures, details)

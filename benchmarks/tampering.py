@@ -100,8 +100,7 @@ def measure() -> list[Figure]:
         "tricks": tricks,
         "bombs": bombs,
     }
-    write_result("tampering", figures, details)
-    return figures
+    return write_result("tampering", figures, details)
 
 
 def _bundle(folder: Path) -> tuple[Path, str]:

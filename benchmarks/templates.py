@@ -80,8 +80,7 @@ def measure() -> list[Figure]:
             reached=len(right) == len(wanted),
         )
     )
-    write_result("templates", figures, details)
-    return figures
+    return write_result("templates", figures, details)
 
 
 def play_template(bundle: RendererBundle, episodes: int) -> Outcome:

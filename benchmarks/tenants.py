@@ -45,8 +45,7 @@ def measure() -> list[Figure]:
         reached=ratio <= ASKED,
         margin=ASKED / ratio,
     )
-    write_result("tenants", [figure], {"alone": alone, "together": together})
-    return [figure]
+    return write_result("tenants", [figure], {"alone": alone, "together": together})
 
 
 def _train_together(running: Service, keys: list[str], model: str, *, steps: int) -> dict[str, Any]:

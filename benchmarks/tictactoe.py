@@ -56,5 +56,4 @@ def measure() -> list[Figure]:
             reached=outside <= 0.1,
         ),
     ]
-    write_result("tictactoe", figures, details)
-    return figures
+    return write_result("tictactoe", figures, details)

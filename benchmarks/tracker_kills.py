@@ -70,8 +70,9 @@ def measure() -> list[Figure]:
         f"{doubled_notes} doubled",
         reached=wrong == 0 and len(wanted) == STEPS and evaluations == STEPS // 20 + 1,
     )
-    write_result("tracker_kills", [figure], {"missing": missing, "doubled": doubled, "notes": len(notes)})
-    return [figure]
+    return write_result(
+        "tracker_kills", [figure], {"missing": missing, "doubled": doubled, "notes": len(notes)}
+    )
 
 
 def _run_with_kills(running: Service, folder: Path) -> str:

@@ -37,8 +37,7 @@ def measure() -> list[Figure]:
             for agent, other in (agents, agents[::-1]):
                 figures.append(_compared(job, game, agent, other, seconds))
         client.close()
-    write_result("two_agents", figures, details)
-    return figures
+    return write_result("two_agents", figures, details)
 
 
 def _compared(job: tg.Job, game: str, agent: str, other: str, seconds: float) -> Figure:

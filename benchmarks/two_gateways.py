@@ -68,8 +68,8 @@ def main() -> int:
         reached=ratio >= _GOAL,
         margin=ratio / _GOAL,
     )
-    path = write_result("two_gateways", [figure], seconds, command="python -m benchmarks.two_gateways")
-    print(f"{figure.what}: {figure.measured}\n{path}")
+    write_result("two_gateways", [figure], seconds, command="python -m benchmarks.two_gateways")
+    print(f"{figure.what}: {figure.measured}")
     return not figure.reached
 
 

@@ -75,8 +75,7 @@ def measure(contests: tuple[Contest, ...] = CONTESTS, rounds: int = ROUNDS) -> l
         "warm_up_steps": WARM_UP,
         "own_environment": ".venvs" in python.parts,
     }
-    write_result("versus_trl", figures, {"work": work, "contests": details})
-    return figures
+    return write_result("versus_trl", figures, {"work": work, "contests": details})
 
 
 def run_ours(
