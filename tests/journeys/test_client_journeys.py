@@ -200,7 +200,9 @@ def test_runs_page_on_written_answers_from_top_to_bottom(service, monkeypatch, t
     page = (EXAMPLES.parent / "docs" / "guides" / "data.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     for name, rows in zip(
-        ("chats.jsonl", "pairs.jsonl"), re.findall(r"```json\n(.*?)```", page, re.DOTALL), strict=True
+        ("chats.jsonl", "pairs.jsonl"),
+        re.findall(r"```json(?:l file=chats.jsonl)?\n(.*?)```", page, re.DOTALL),
+        strict=True,
     ):
         Path(name).write_text(rows, encoding="utf-8")
     names = {"__name__": "page"}
