@@ -10,9 +10,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from tinkergym.basics.extras import import_extra
-from tinkergym.errors import TinkerGymError
+from tinkergym.errors import InvalidRequestError, TinkerGymError
 from tinkergym.remote.api import Api
 from tinkergym.schema.adapter_upload import (
     CONFIG,
