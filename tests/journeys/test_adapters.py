@@ -114,13 +114,6 @@ def test_trains_one_seat_of_a_game_from_its_own_adapter(client, made_by_peft):
     job.wait()
 
 
-def test_names_the_seat_whose_adapter_does_not_exist(client):
-    seats = {"x": tg.Train(initial_policy="nobody.invalid"), "o": tg.Train()}
-    with pytest.raises(InvalidRequestError) as refused:
-        client.train("board/TicTacToe-v0", steps=1, agents=seats)
-    assert refused.value.field == "agents.x.initial_policy"
-
-
 def test_refuses_adapter_of_another_model_before_it_is_a_job(client, made_by_peft):
     before = [one.job_id for one in client.jobs()]
     with pytest.raises(InvalidRequestError, check=lambda error: error.code == "other_model"):

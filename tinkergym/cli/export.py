@@ -49,13 +49,13 @@ def export(
     Example: tinkergym export job-74e0b0387b33b183@40 my-policy --merge
     Example: tinkergym export job-74e0b0387b33b183 my-policy --push-to-hub me/my-policy
     """
-    reference = PolicyRef.parse(policy)
     if base and not merge:
         raise InvalidRequestError("--base needs --merge", hint="add --merge", field="base")
     if public and not push_to_hub:
         raise InvalidRequestError("--public needs --push-to-hub", hint="add it", field="public")
     with Client() as client:
-        job_id, version, agent = client.trained_policy(reference)
+        named = policy if PolicyRef.is_meant(policy) else client.job(policy).id
+        job_id, version, agent = client.trained_policy(PolicyRef.parse(named))
         done = client.job(job_id).export(to, version=version, merge=merge, base=base, agent=agent)
     pushed = done.push_to_hub(push_to_hub, private=not public) if push_to_hub else ""
     if as_json:

@@ -19,8 +19,9 @@ def status(*, as_json: AsJson = False) -> None:
     if as_json:
         emit({"url": url, **health.model_dump()})
         return
-    waiting = f", waiting for {', '.join(health.waiting_for)}" if health.waiting_for else ""
-    out.print(escape(f"{url}: {health.status}{waiting}, tinkergym {health.version}"), highlight=False)
+    state = f"waiting for {', '.join(health.waiting_for)}" if health.waiting_for else health.status
+    line = escape(f"{url}: {state}, tinkergym {health.version}")
+    out.print(line, highlight=False, soft_wrap=True)
     if health.operator_key:
         out.print(f"certificates are signed by {health.operator_key}", highlight=False, soft_wrap=True)
     for model, size in sorted(health.memory.items()):

@@ -78,7 +78,7 @@ def begin_from(
         field: The setting, for errors.
     """
     reference = str(begins)
-    if not PolicyRef.is_meant(reference) and _may_be_adapter(begins):
+    if not PolicyRef.is_meant(reference):
         try:
             reference = import_adapter(api, begins, model=model).job_id
         except InvalidRequestError as error:
@@ -120,10 +120,6 @@ def is_adapter(source: str) -> bool:
         return False
 
 
-def _may_be_adapter(source: str | os.PathLike[str]) -> bool:
-    return Path(source).expanduser().is_dir() or _HUB_ID.fullmatch(str(source)) is not None
-
-
 def _folder_of(source: str | os.PathLike[str]) -> Path:
     """Return the folder of an adapter, downloaded if it is a hub id, with both files."""
     folder = Path(source).expanduser()
@@ -131,7 +127,8 @@ def _folder_of(source: str | os.PathLike[str]) -> Path:
     if not folder.is_dir():
         if _HUB_ID.fullmatch(str(source)) is None:
             raise refused(
-                f"{source} is not a folder", "name a folder with an adapter, or a hub id: owner/name"
+                f"{source} is not a folder here",
+                "name an adapter's folder or its hub id, owner/name; or a job's policy, job-ID or job-ID@40",
             )
         folder = Path(_downloaded(str(source)))
         inside = folder.parents[1]  # The hub's cache links to files of the same repository.

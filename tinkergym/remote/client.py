@@ -29,7 +29,6 @@ from tinkergym.rollout.environment_mix import EnvSources, makers_of
 from tinkergym.rollout.local_environment import (
     EnvSource,
 )
-from tinkergym.schema.ids import is_job_id
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.parsing import parse
 from tinkergym.schema.sampling import Completion, SampleRequest
@@ -230,19 +229,6 @@ class Client(JobStarter):
             InvalidRequestError: Several of your jobs have this name; the error lists their ids.
         """
         return Job(self._api, self._api.job(self._job_id(job_id)))
-
-    def _job_id(self, named: str) -> str:
-        if not named or is_job_id(named):
-            return named
-        jobs = self._api.jobs(JobQuery(name=named[:200], archived=True)).jobs
-        found = [one.job_id for one in jobs if one.name == named]
-        if len(found) > 1:
-            raise InvalidRequestError(
-                f"{len(found)} of your jobs are named {named!r}: {', '.join(found)}",
-                hint="give the id of one",
-                field="job_id",
-            )
-        return next(iter(found), named)
 
     def jobs(
         self,

@@ -147,10 +147,8 @@ def _certificate(facts: CardFacts) -> str:
     if facts.certificate is None:
         return "The service has no facts about this job."
     verdicts = Counter(check.verdict for check in facts.certificate.checks)
-    found = ", ".join(f"{count} {verdict.replace('_', ' ')}" for verdict, count in sorted(verdicts.items()))
-    return (
-        f"Of the checks in `certificate.json`: {found}. `tinkergym verify certificate.json` checks it again."
-    )
+    found = ", ".join(f"{verdict.replace('_', ' ')}: {count}" for verdict, count in sorted(verdicts.items()))
+    return f"The checks in `certificate.json`: {found}. `tinkergym verify certificate.json` repeats them."
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

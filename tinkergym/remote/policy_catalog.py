@@ -34,12 +34,13 @@ from tinkergym.rollout.local_environment import (
 )
 from tinkergym.schema.chat_templates import day_fault, variables_fault
 from tinkergym.schema.decoding import Decoding, SeededOptions
-from tinkergym.schema.ids import PolicyRef
+from tinkergym.schema.ids import PolicyRef, is_job_id
 from tinkergym.schema.jobs.parts import Adapter, Budget, LoRA
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.training_spec import TrainingSpec
 from tinkergym.schema.parsing import parse_spec, refuse_recorded
 from tinkergym.schema.served_names import ServedName
+from tinkergym.schema.summaries import JobQuery
 from tinkergym.schema.views import PolicyView, RendererBundle, TrainedWith
 
 _OF_A_JOB = "client.job(JOB_ID).policy() returns a job's policy"
@@ -75,9 +76,9 @@ class PolicyCatalog:
 
         Args:
             model: `job-...`, `job-.../AGENT` or `policy-...` for a trained policy, with `@40`, `@step:40`,
-                `@best` or `@latest` for a version; a name to which a version was promoted, without its
-                canary; the folder here of a PEFT adapter (`import_adapter`); or a model name of the service,
-                a model directory on its machine, or a Hugging Face hub id.
+                `@best` or `@latest` for a version; a job's name, or one to which a version was promoted,
+                without its canary; the folder here of a PEFT adapter (`import_adapter`); or a model name of
+                the service, a model directory on its machine, or a Hugging Face hub id.
             system_prompt: Precedes the first observation, instead of the environment's own. None is the
                 prompt used in training, also for an exported folder (`job.export(..., merge=True)`).
             env: The environment in which you call `act`, as in `train`. Its system prompt is read here,
@@ -136,15 +137,30 @@ class PolicyCatalog:
         return policy
 
     def _bundle_or_served(self, model: str, template: str) -> RendererBundle | str:
-        """Return a model's renderer, or the policy to which a name was promoted."""
+        """Return a model's renderer, or the policy to which a name was promoted, or the job of that name."""
         try:
             return self._api.renderer(model, template)
         except UnknownModelError as error:
             served = {one.name: one.policy for one in self.served_names()}
             if model in served and not template:
                 return served[model]
+            if not template and (named := self._job_id(model)) != model:
+                return named
             error.hint = "; ".join(filter(None, [error.hint, _OF_A_JOB]))
             raise
+
+    def _job_id(self, named: str) -> str:
+        if not named or is_job_id(named):
+            return named
+        jobs = self._api.jobs(JobQuery(name=named[:200], archived=True)).jobs
+        found = [one.job_id for one in jobs if one.name == named]
+        if len(found) > 1:
+            raise InvalidRequestError(
+                f"{len(found)} of your jobs are named {named!r}: {', '.join(found)}",
+                hint="give the id of one",
+                field="job_id",
+            )
+        return next(iter(found), named)
 
     def _trained_policy(self, ref: PolicyRef, template: str, decoding: SeededOptions) -> Policy:
         if template:

@@ -187,6 +187,9 @@ class RunComparison:
     def _meant(self) -> str:
         return next((name for name in (*_MEANT, *self.metrics) if name in self.metrics), _MEANT[0])
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
     def _repr_html_(self) -> str:
         rows = [
             [name, *("-" if value is None else value for value in values)]

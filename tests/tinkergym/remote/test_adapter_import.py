@@ -6,8 +6,9 @@ import os
 import pytest
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.remote.adapter_import import import_adapter
+from tinkergym.remote.adapter_import import begin_seats, import_adapter
 from tinkergym.schema.adapter_upload import PART_BYTES
+from tinkergym.schema.jobs.seats import Train
 
 PLAIN = {"peft_type": "LORA", "r": 8, "lora_alpha": 16}
 WEIGHTS = b"\x08" + bytes(7) + b"{}      " + bytes(PART_BYTES)
@@ -46,6 +47,13 @@ def test_sends_two_files_and_the_base_model_they_name(folder):
     import_adapter(service, folder)
     import_adapter(service, folder, model="other", name="x")
     assert [(one.model, one.base_sha256[:1]) for one in service.asked[1:]] == [("nano", "a"), ("other", "a")]
+
+
+def test_names_setting_whose_adapter_is_not_found():
+    seats = {"x": Train(), "o": Train(initial_policy="my-polcy")}
+    with pytest.raises(InvalidRequestError) as refused:
+        begin_seats(Sent(), seats, "nano", None)
+    assert refused.value.field == "agents.o.initial_policy"
 
 
 def pickled(folder):

@@ -241,8 +241,9 @@ def test_reports_misspelt_required_argument_as_a_misspelling(client, method, giv
 
 
 def test_plays_only_versions_that_are_kept(client):
-    job = client.train(Echo, steps=3, algorithm=SMALL, checkpoint_every=2)
+    job = client.train(Echo, steps=3, algorithm=SMALL, checkpoint_every=2, name="mine")
     job.wait()
+    assert client.policy("mine").name == job.id
     assert [job.policy(version=version).version for version in (None, 0, 2, 3)] == [None, 0, 2, 3]
     with pytest.raises(PolicyVersionGoneError) as gone:
         job.policy(version=1)
