@@ -11,6 +11,7 @@ from tinkergym.cli.console import out
 from tinkergym.cli.json_output import AsJson, emit
 from tinkergym.cli.named_policy import named_policy
 from tinkergym.remote.client import Client
+from tinkergym.schema.ids import PolicyRef
 
 _KEY_VARIABLE = "TINKERGYM_API_KEY"
 
@@ -33,18 +34,21 @@ def serve_policy(
     """
     with Client() as client:
         found, url = named_policy(client, policy, {}), f"{client.url}/openai/v1"
+        is_served = policy in {one.name for one in client.served_names()}
+    # The API does not know names of jobs, nor folders here.
+    model = policy if is_served or PolicyRef.is_meant(policy) else found.name
     prompt = found.environment_prompt if found.system_prompt is None else found.system_prompt
     if as_json:
-        emit({"url": url, "model": policy, "system_prompt": prompt or ""})
+        emit({"url": url, "model": model, "system_prompt": prompt or ""})
         return
-    for line in (f"URL    {url}", f"model  {policy}", f"key    in {_KEY_VARIABLE}; for a key that"):
+    for line in (f"URL    {url}", f"model  {model}", f"key    in {_KEY_VARIABLE}; for a key that"):
         _say(line)
     _say("       can only sample and read: tinkergym keys create NAME --read-only")
     messages = [{"role": "user", "content": "..."}]
     if prompt:
         _say("\nIts job trained it with a system prompt, which the examples send.")
         messages.insert(0, {"role": "system", "content": prompt})
-    for title, text in _examples(url, policy, messages):
+    for title, text in _examples(url, model, messages):
         _say(f"\n{title}\n")
         _say(text)
 
