@@ -78,6 +78,8 @@ class GatewayLimits(Settings):
     """Datasets that one tenant may keep on the service's disk, for SFT and preference jobs."""
     adapter_bytes: int = Field(2 * 2**30, ge=1024)
     """Largest file of an adapter that a tenant sends, and all parts of such files that wait for the rest."""
+    adapters_bytes: int = Field(16 * 2**30, ge=1024)
+    """Adapters that one tenant has sent and the service keeps. Deleting their jobs makes room."""
     image_bytes: int = Field(MOST_BYTES, ge=1024, le=MOST_BYTES)
     """Largest image file. At most `body_bytes`. It can be lowered, but not raised: clients and
     environments refuse larger ones themselves."""

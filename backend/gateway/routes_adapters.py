@@ -17,6 +17,7 @@ from backend.gateway.wiring import GatewayParts, parts_of
 from backend.store.adapter_parts import AdapterParts
 from backend.store.blobs import new_checkpoint_key
 from backend.store.store import TenantStore
+from backend.store.tenant import SENT_ADAPTER
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.adapter_upload import AdapterUpload
 from tinkergym.schema.events import CheckpointView
@@ -60,7 +61,7 @@ async def add_adapter(
     made_of = wanted.model_dump_json(exclude={"parts", "name"})
     digest = hashlib.sha256(made_of.encode()).hexdigest()
     shown = shown_to(request, tenant)
-    earlier = await in_turn(tenant.tenant_id, tenant.job_of_request, f"adapter-{digest}", digest)
+    earlier = await in_turn(tenant.tenant_id, tenant.job_of_request, f"{SENT_ADAPTER}{digest}", digest)
     if earlier is not None:
         return shown.job(earlier)
     threads: FairThreads = request.app.state.job_checks
@@ -85,9 +86,10 @@ def _kept(parts: GatewayParts, tenant: TenantStore, wanted: AdapterUpload, diges
         )
         written = parts.catalog.adapter(model, read, folder)
         upload.unlink()
+        tenant.require_room_for_adapter(sum(written.files.values()), config.limits.adapters_bytes)
         spec = PolicySpec.model_validate({"model": model, "adapter": written.adapter, "name": wanted.name})
         checked, _ = parts.admission.check(tenant, spec)
         view = CheckpointView(step=1, policy_version=1, key=key, sha256=written.sha256, files=written.files)
-    job = tenant.add_adapter(job_id, checked, view, f"adapter-{digest}", digest)
+    job = tenant.add_adapter(job_id, checked, view, f"{SENT_ADAPTER}{digest}", digest)
     sent.drop(wanted.parts)
     return job

@@ -36,10 +36,10 @@ from backend.store.postgres import DuplicateRowError
 from backend.store.references import ReferredPolicy, find_policy
 from backend.store.secret_rows import put_secret
 from backend.store.served_names import NameRows
-from backend.store.tables import checkpoints, episodes, events, facts, jobs, policy_calls
+from backend.store.tables import checkpoints, episodes, events, facts, jobs, policies, policy_calls
 from backend.store.tenant_lists import TenantLists
 from backend.store.tenant_runs import TenantRuns
-from tinkergym.errors import ConflictError, NotFoundError
+from tinkergym.errors import ConflictError, NotFoundError, PayloadTooLargeError
 from tinkergym.schema.events import (
     CheckpointEvent,
     CheckpointView,
@@ -50,6 +50,9 @@ from tinkergym.schema.events import (
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.spec import JobSpec, stored_spec
 from tinkergym.schema.jobs.view import INSTALLED_PACKS, InstalledPack, JobView
+
+SENT_ADAPTER = "adapter-"
+"""Begins the idempotency keys of jobs that keep an adapter which the tenant has sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,28 @@ class TenantStore(TenantRuns, TenantLists):
             return self._add_adapter(job_id, sent, view)
         except DuplicateRowError:  # As in `create_job`.
             return self._add_adapter(job_id, sent, view)
+
+    def require_room_for_adapter(self, more: int, most_bytes: int) -> None:
+        """Refuse an adapter of `more` bytes if the tenant's would then have more than `most_bytes`.
+
+        Raises:
+            PayloadTooLargeError: They would.
+        """
+        with self._db.read() as connection:
+            views = connection.scalars(
+                select(checkpoints.c.view)
+                .join(policies, policies.c.policy_id == checkpoints.c.policy_id)
+                .join(jobs, jobs.c.job_id == policies.c.made_by_job)
+                .where(jobs.c.tenant_id == self.tenant_id, jobs.c.idempotency_key.startswith(SENT_ADAPTER))
+            ).all()
+        used = sum(sum(CheckpointView.model_validate_json(view).files.values()) for view in views)
+        if used + more > most_bytes:
+            raise PayloadTooLargeError(
+                f"adapters of {used} bytes are kept, and with this one of {more} they exceed {most_bytes}",
+                hint="delete jobs of adapters that you no longer use, or ask the operator to raise "
+                "limits.adapters_bytes",
+                field="source",
+            )
 
     def _add_adapter(self, job_id: str, sent: _Request, view: CheckpointView) -> JobView:
         with self._db.write() as connection:

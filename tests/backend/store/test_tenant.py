@@ -1,8 +1,9 @@
 import pytest
 
 from backend.store.store import JobLease
-from tinkergym.errors import ConflictError, NotFoundError
-from tinkergym.schema.events import JobState, StateEvent
+from backend.store.tenant import SENT_ADAPTER
+from tinkergym.errors import ConflictError, NotFoundError, PayloadTooLargeError
+from tinkergym.schema.events import CheckpointView, JobState, StateEvent
 from tinkergym.schema.jobs.view import InstalledPack
 from tinkergym.schema.summaries import JobQuery
 
@@ -138,3 +139,16 @@ def test_finds_policy_with_version_number_for_its_tenant_alone(store, spec):
     for unknown in (f"{job_id}@best", f"{job_id}@step:3", f"{job_id}@03", "job-unknown@3"):
         assert ada.model_and_worker(unknown) is None
     assert bob.model_and_worker(f"{job_id}@3") is None
+
+
+def test_limits_all_adapters_that_a_tenant_has_sent(store, spec):
+    ada, bob = store.tenant("ada"), store.tenant("bob")
+    kept = CheckpointView(step=1, policy_version=1, sha256="a" * 64, files={"a": 60, "b": 20})
+    job = ada.add_adapter(ada.new_job_id(), spec, kept, f"{SENT_ADAPTER}1", "a" * 64)
+    ada.require_room_for_adapter(20, 100)
+    bob.require_room_for_adapter(100, 100)
+    with pytest.raises(PayloadTooLargeError) as refused:
+        ada.require_room_for_adapter(21, 100)
+    assert refused.value.field == "source"
+    ada.delete_job(job.job_id)
+    ada.require_room_for_adapter(100, 100)
