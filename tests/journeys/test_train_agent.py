@@ -25,6 +25,7 @@ def test_trains_program_with_adapter_per_role_certified_and_evaluated(client, tm
         number = next(numbers)
         draft = said(session, user(f"Say {session.task}"), role="solver", max_tokens=4)
         said(session, user(f"Judge {draft['content']}"), role="critic", max_tokens=4)
+        said(session, user("An answer that is not trained on"), role="critic", max_tokens=2, top_p=0.5)
         return {"solver": number % 2, "critic": -(number % 2)}
 
     job = client.train_agent(

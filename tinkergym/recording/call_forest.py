@@ -128,10 +128,17 @@ class CallForest:
         self.roots: list[Answer] = []
         self.answers: list[Answer] = []
         """In the order in which they were complete."""
+        self._by_opening: dict[tuple[str, tuple[Key, ...]], list[Answer]] = {}
+        """The roots, by their `shown_by` and `asked`: a program may begin thousands."""
+        self._lengths: set[int] = set()
+        """How many messages roots have before them."""
 
     def add(self, answer: Answer) -> None:
         """Add an answer behind its parent."""
         (self.roots if answer.parent is None else answer.parent.children).append(answer)
+        if answer.parent is None:
+            self._by_opening.setdefault((answer.shown_by, answer.asked), []).append(answer)
+            self._lengths.add(len(answer.asked))
         self.answers.append(answer)
 
     def deepest(self, keys: Sequence[Key], shown_by: str) -> tuple[Answer | None, int]:
@@ -141,7 +148,8 @@ class CallForest:
         fewer calls continue, then the earlier one.
         """
         best, length = None, 0
-        waiting = [(root, 0) for root in self.roots if root.shown_by == shown_by]
+        openings = [(shown_by, tuple(keys[:length])) for length in self._lengths]
+        waiting = [(root, 0) for opening in openings for root in self._by_opening.get(opening, ())]
         while waiting:
             one, at = waiting.pop()
             end = at + len(one.asked)

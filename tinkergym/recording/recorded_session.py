@@ -257,6 +257,8 @@ class RecordedSession:
 
     def _repeated(self, role: str, body: bytes, retry: int) -> Call | None:
         """Return the call that a client repeats: one whose answer it has not got, else the newest."""
+        if not retry:
+            return None  # Without a look at all calls, which may be thousands.
         same = [
             call
             for call in self._calls

@@ -203,6 +203,9 @@ class RoleCalls:
             structured=wanted.structured,
         )
         own: dict[str, Any] = {"session_id": plan.session_id, "stream": wanted.stream}
+        if wanted.top_p < 1 or wanted.top_k > 0 or wanted.structured is not None:
+            # As any client's: the service refuses them as parts of an episode that is trained on.
+            own |= {"session_id": "", "policy_version": None}
         if "temperature" not in wanted.model_fields_set:
             own["temperature"] = plan.decoding.temperature
         numbers = range(self._completions, self._completions + len(asked))

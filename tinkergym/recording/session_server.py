@@ -158,6 +158,12 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its own name
         """Log nothing: a path names a session."""
 
+    def handle_expect_100(self) -> bool:
+        """Let the client send its body now: curl waits a second otherwise."""
+        goes_on = super().handle_expect_100()
+        self.wfile.flush()
+        return goes_on
+
     def do_GET(self) -> None:
         """Answer `GET models`."""
         self._answer(lambda session, path: listed(session, path["role"]), "models")
