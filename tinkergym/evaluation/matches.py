@@ -95,7 +95,6 @@ def play_matches(
     make_game: Callable[[EnvironmentRef], Any] = make_playable,
     max_concurrent: int = 64,
     progress: bool | None = False,
-    on_result: Callable[[MatchResult], None] | None = None,
 ) -> list[MatchResult]:
     """Play games and return their results, in the order of the matches.
 
@@ -105,7 +104,6 @@ def play_matches(
         make_game: Creates it.
         max_concurrent: Games played at once.
         progress: Show on stderr how many have ended; None does so on a terminal.
-        on_result: Called with each as it ends.
 
     Raises:
         InvalidRequestError: A match leaves a seat empty, or assigns one to a player that cannot take it.
@@ -126,8 +124,6 @@ def play_matches(
         def take(number: int, result: MatchResult) -> None:
             results[number] = result
             one_more()
-            if on_result is not None:
-                on_result(result)
 
         for number, match in scripted:
             take(number, room.play_scripts(match))

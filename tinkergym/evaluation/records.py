@@ -14,7 +14,7 @@ from typing import IO, Any, Self
 
 from pydantic import ValidationError
 
-from tinkergym.basics.file_lock import lock_file
+from tinkergym.basics.written_files import lock_file
 from tinkergym.errors import ConflictError, InvalidRequestError
 from tinkergym.trajectory.bounded_numbers import Record
 from tinkergym.trajectory.trajectory import Trajectory

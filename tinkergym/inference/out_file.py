@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Self
 
-from tinkergym.basics.file_lock import lock_file
+from tinkergym.basics.written_files import lock_file, writing_to
 from tinkergym.errors import ConflictError, InvalidRequestError, StorageFullError
 from tinkergym.inference.parquet_file import write_parquet
 
@@ -57,7 +57,7 @@ class OutFile:
                 hint="continue it with resume (--resume), or name another file",
                 field="out",
             )
-        with _writing(path):
+        with writing_to(path, "out"):
             self._lines.parent.mkdir(parents=True, exist_ok=True)
             known = self._known(there) if there else None
             self.finished = known is not None and self._is_whole(known)
@@ -246,15 +246,3 @@ def _write_all(file: IO[bytes], data: bytes) -> None:
 def _short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InvalidRequestError(
-            f"{path} cannot be written: {error.strerror or error}",
-            hint="choose a folder that you may write to, on a disk with free space",
-            field="out",
-        ) from error

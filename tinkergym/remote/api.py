@@ -14,9 +14,9 @@ from urllib.parse import quote
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
+from tinkergym.basics.written_files import writing_to
 from tinkergym.errors import InternalServiceError, NotFoundError, UnknownModelError
 from tinkergym.remote.transport import Connection
-from tinkergym.remote.user_files import writing_to
 from tinkergym.schema.adapter_upload import AdapterUpload
 from tinkergym.schema.certificate import SignedFacts
 from tinkergym.schema.data import DataManifest, DataView

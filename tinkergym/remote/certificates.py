@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from tinkergym.basics.written_files import writing_to
 from tinkergym.certificates.bundle import (
     UNPACKED,
     BundleWriter,
@@ -21,7 +22,6 @@ from tinkergym.certificates.page import page
 from tinkergym.certificates.sealing import certify
 from tinkergym.remote.api import Api
 from tinkergym.remote.event_stream import follow
-from tinkergym.remote.user_files import writing_to
 from tinkergym.schema.certificate import Certificate, Check, RunFacts, SignedFacts
 from tinkergym.schema.events import CheckpointView
 

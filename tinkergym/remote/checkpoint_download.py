@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tinkergym.basics.written_files import writing_to
 from tinkergym.errors import (
     CheckpointCorruptError,
     NotFoundError,
 )
 from tinkergym.remote.api import Api
 from tinkergym.remote.export import of_one_policy
-from tinkergym.remote.user_files import writing_to
 from tinkergym.schema.events import (
     CheckpointView,
 )

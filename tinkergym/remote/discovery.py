@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,14 +18,12 @@ class Address:
     api_key: str = field(repr=False)
 
 
-def home(environ: Mapping[str, str] = os.environ) -> Path:
+def home() -> Path:
     """Return the data folder of a service on this machine."""
-    return Path(environ.get("TINKERGYM_HOME") or Path.home() / ".tinkergym").expanduser()
+    return Path(os.environ.get("TINKERGYM_HOME") or Path.home() / ".tinkergym").expanduser()
 
 
-def find(
-    url: str | None = None, api_key: str | None = None, *, environ: Mapping[str, str] = os.environ
-) -> Address:
+def find(url: str | None = None, api_key: str | None = None) -> Address:
     """Find the service: from arguments, TINKERGYM_URL and TINKERGYM_API_KEY, or a local one.
 
     `tinkergym serve` writes its address and a key into `local.json` in its data folder.
@@ -35,11 +32,11 @@ def find(
         ServiceUnreachableError: No service was found.
         InvalidRequestError: The key is malformed, or the local service's file is damaged.
     """
-    url = _service_root(url or environ.get("TINKERGYM_URL") or "")
-    api_key = _sendable(api_key or environ.get("TINKERGYM_API_KEY") or "")
+    url = _service_root(url or os.environ.get("TINKERGYM_URL") or "")
+    api_key = _sendable(api_key or os.environ.get("TINKERGYM_API_KEY") or "")
     if url and api_key:
         return Address(url=url, api_key=api_key)
-    local = _local(home(environ) / "local.json")
+    local = _local(home() / "local.json")
     if url:
         # Never send a key to a service other than the one it was made for.
         same = local is not None and _service_root(local.url) == url
@@ -47,7 +44,7 @@ def find(
     if local is None:
         raise ServiceUnreachableError(
             f"no tinkergym service was found: TINKERGYM_URL is not set, and there is no local service in "
-            f"{home(environ)}",
+            f"{home()}",
             hint="start one here with `tinkergym serve`, or set TINKERGYM_URL and TINKERGYM_API_KEY",
         )
     return Address(url=local.url, api_key=api_key or local.api_key)

@@ -20,6 +20,7 @@ from typing import Any
 
 from tinkergym.agent.document_marks import template_text_of, tokenizer_of
 from tinkergym.agent.template_variables import with_defaults
+from tinkergym.basics.written_files import writing_to
 from tinkergym.certificates.sealing import certify
 from tinkergym.errors import (
     CheckpointCorruptError,
@@ -35,7 +36,6 @@ from tinkergym.errors import (
 from tinkergym.remote.api import Api
 from tinkergym.remote.hub_push import push_folder
 from tinkergym.remote.model_card import CardFacts, hub_base, is_hub_id, model_card
-from tinkergym.remote.user_files import writing_to
 from tinkergym.rollout.table_tools import with_offer
 from tinkergym.schema.events import CheckpointView
 from tinkergym.schema.jobs.played_spec import PlayedSpec

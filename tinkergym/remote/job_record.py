@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from tinkergym.basics.written_files import writing_to
 from tinkergym.datasets.stored_episodes import StoredEpisode, StoredEpisodes, stored_episodes
 from tinkergym.display.run_overview import RunOverview
 from tinkergym.errors import InvalidRequestError
@@ -18,7 +19,6 @@ from tinkergym.remote.inference_jobs import results, write_results
 from tinkergym.remote.overview import overview_of
 from tinkergym.remote.policy import Policy
 from tinkergym.remote.rescored_job import RescoredJob
-from tinkergym.remote.user_files import writing_to
 from tinkergym.rollout.local_environment import EnvSource
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.evaluation import BranchRequest

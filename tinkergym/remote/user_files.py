@@ -1,9 +1,8 @@
-"""Files that a script names: chat templates, read here and sent as text, and places to write to."""
+"""Chat templates that a script names: read here and sent as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,23 +40,3 @@ def read_template(given: str | Path) -> str:
     if len(text) > MOST_CHARACTERS:
         raise InvalidRequestError(f"is longer than {MOST_CHARACTERS} characters", field="chat_template")
     return text
-
-
-@contextmanager
-def writing_to(path: Path) -> Iterator[None]:
-    """Turn an OSError of the block into an error about `path`.
-
-    Args:
-        path: The place that the block writes to.
-
-    Raises:
-        InvalidRequestError: The block raised an OSError: no permission, no folder, no space.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise InvalidRequestError(
-            f"{path} cannot be written: {error.strerror or error}",
-            hint="choose a folder that you may write to, on a disk with free space",
-            field="path",
-        ) from error

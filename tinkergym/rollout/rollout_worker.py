@@ -12,7 +12,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
@@ -30,9 +30,6 @@ from tinkergym.schema.views import RendererBundle
 
 _log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
-
-Verdict = Literal["accepted", "duplicate", "stale"]
-OnResult = Callable[[EpisodeResult, Verdict], None]
 
 _MOST_RENDERERS = 16
 """Each holds a tokenizer, several megabytes; jobs bring chat templates of their own."""
@@ -80,7 +77,6 @@ class RolloutWorker:
         register: CallRegister | None = None,
         recorder: Recorder | None = None,
         worker_id: str = "",
-        on_result: OnResult | None = None,
     ) -> None:
         """Prepare the worker; `run` starts it.
 
@@ -92,14 +88,12 @@ class RolloutWorker:
             register: Records the calls in progress, in case this process dies.
             recorder: See `EpisodePlayer`; closed at the end.
             worker_id: The worker's id; random by default.
-            on_result: Called with each result and the service's verdict, from a background thread.
         """
         self._transport = transport
         self._make_env = make_env
         self._executor, self._register, self._recorder = executor, register, recorder
         self._max_episodes = min(max_episodes, executor.capacity) if executor else max_episodes
         self._worker_id = worker_id or f"worker-{uuid.uuid4().hex[:12]}"
-        self._on_result = on_result
         self._renderers: BoundedDict[str, Renderer] = BoundedDict(_MOST_RENDERERS)
         """The most recently used; each episode keeps a reference to its own."""
         # Guards everything below, and notifies the threads of changes.
@@ -320,8 +314,6 @@ class RolloutWorker:
         for result, verdict in zip(batch, reply.verdicts, strict=True):
             if verdict == "stale":
                 _log.info("episode %s was too late: its lease was lost", result.episode_id)
-            if self._on_result is not None:
-                self._on_result(result, verdict)
         return most
 
     # --- outages and ends ---

@@ -119,11 +119,9 @@ def work(service, **settings):
 
 def test_plays_everything_and_returns_when_the_job_has_ended():
     service = Service([episode(i) for i in range(30)])
-    verdicts = []
-    work(service, worker_id="me", on_result=lambda result, verdict: verdicts.append(verdict))
+    work(service, worker_id="me")
     assert sorted(r.trajectory.seed for r in service.accepted) == list(range(30))
     assert all(r.trajectory.episode_return == 1.0 for r in service.accepted)
-    assert verdicts == ["accepted"] * 30
     assert {request.worker_id for request in service.leases} == {"me"}
     assert service.renderers == ["bytes"]
 
@@ -346,11 +344,12 @@ def test_ends_in_mid_episode_when_its_job_is_cancelled():
 
 
 def test_raises_what_breaks_inside_a_worker():
-    def broken(result, verdict):
-        raise ZeroDivisionError("in the callback")
+    class Broken(Service):
+        def submit(self, request):
+            raise ZeroDivisionError("in the transport")
 
     with pytest.raises(ZeroDivisionError):
-        work(Service([episode(0), episode(1)]), on_result=broken)
+        work(Broken([episode(0), episode(1)]))
 
 
 class running:  # noqa: N801 - reads as a word
