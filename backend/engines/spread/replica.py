@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from backend.engines.failures import failure, version_gone
 from backend.engines.protocol import BASE_POLICY, Deliver
 from backend.engines.spread.orders import HeldVersion
 from backend.network.worker_calls import WorkerAddress
@@ -55,6 +56,17 @@ class AskedBatch:
         if request is None:
             return None
         return request, answer.model_copy(update={"request_id": request.request_id})
+
+    def cancel(self) -> None:
+        """End the call; what it leaves unanswered is taken elsewhere."""
+        if self.sending is not None:
+            self.sending.cancel()
+
+    def refuse(self, policy: str) -> None:
+        """Answer what is unanswered for a policy, whose version is replaced."""
+        older = self.take_rest(policy)
+        if older:
+            self.deliver([failure(request, version_gone(request)) for request in older])
 
     def take_rest(self, policy: str | None = None) -> list[SampleRequest]:
         """Return the unanswered requests, of one policy or all; they are no longer waited for."""

@@ -19,11 +19,11 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from backend.compute.weights import PolicyWeights
-from backend.engines.failures import failure, version_gone
 from backend.engines.protocol import Deliver, PassedOn, SamplingEngine
-from backend.engines.spread.orders import EngineJoins, HeldVersion, PublishOrder, RetireOrder, WantedPieces
+from backend.engines.spread.orders import EngineJoins, PublishOrder, WantedPieces
 from backend.engines.spread.replica import AskedBatch, Replica
 from backend.engines.spread.replica_choice import ReplicaChoice
+from backend.engines.spread.version_orders import VersionOrders, held_by
 from backend.engines.spread.weight_source import WeightSource
 from backend.network.worker_calls import WorkerAddress, WorkerCalls
 from tinkergym.errors import PolicyVersionGoneError, ServiceUnavailableError, TinkerGymError, from_wire
@@ -40,14 +40,10 @@ _OWN = "own"
 """The pool's own engine among the replicas."""
 _LOOK_SECONDS = 0.5
 """How often callers that left and replicas that fell silent are looked for."""
-_PATIENCE_SECONDS = 20.0
-"""How long a publish waits for the replicas that held the version before."""
 _SILENCE_SECONDS = 600.0
 """How long an answer may take; a replica that dies breaks the connection, and one that hangs is noticed by
 its missing heartbeat."""
-_ORDER_SECONDS = 600.0
 _SLEEP_SECONDS = 30.0
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
 
 
 class SpreadEngine:
@@ -77,6 +73,9 @@ class SpreadEngine:
         self._replicas: dict[str, Replica] = {}
         self._orders: dict[str, PublishOrder] = {}
         """The published version of each policy."""
+        self._versions = VersionOrders(
+            self._changed, self._orders, self._calls, is_here=self._is_here, lose=self._lose
+        )
         self._choice = ReplicaChoice()
         self._own_asked: set[_CountedDeliver] = set()
         self._closed = False
@@ -148,7 +147,7 @@ class SpreadEngine:
             replica.is_behind = bool(policies)
         _log.info("engine host %s joined at %s", joins.engine_id, joins.url)
         for policy in policies:
-            self._bring(replica, policy)
+            self._versions.bring(replica, policy)
 
     def wait_until_held(self, policy: str, version: int | None, seconds: float) -> bool:
         """Wait until all engine hosts hold a version (None: no version); returns whether they do."""
@@ -168,8 +167,6 @@ class SpreadEngine:
     def read_weights(self, wanted: WantedPieces) -> bytes:
         """Return pieces of the published weights."""
         return self._source.read(wanted.pieces)
-
-    # --- versions ---
 
     def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
         """Publish to all engines; replicas that are up to date are waited for, up to a limit.
@@ -194,8 +191,8 @@ class SpreadEngine:
         if not let_finish:
             self._refuse_older(policy)
         for replica in replicas:
-            self._bring(replica, policy)
-        self._wait_for(waited_for, policy)
+            self._versions.bring(replica, policy)
+        self._versions.wait_for(waited_for, policy)
         return sha256
 
     def retire(self, policy: str) -> None:
@@ -206,7 +203,7 @@ class SpreadEngine:
             self._orders.pop(policy, None)
             replicas = list(self._replicas.values())
         for replica in replicas:
-            self._bring(replica, policy)
+            self._versions.bring(replica, policy)
 
     # --- requests ---
 
@@ -247,7 +244,7 @@ class SpreadEngine:
     ) -> tuple[str, int]:
         """Return the engine for a request, and the version that it will use there. Needs the lock."""
         order = self._orders.get(request.policy)
-        newest = None if order is None else _held(order)
+        newest = None if order is None else held_by(order)
         loads = {_OWN: own + sum(one.unanswered for one in self._own_asked if not one.gone)}
         versions: dict[str, int] = {}
         # A completion that is sent in parts is not asked again in the middle: it stays here.
@@ -315,67 +312,9 @@ class SpreadEngine:
         with self._changed:
             batches = [batch for replica in self._replicas.values() for batch in replica.asked]
         for batch in batches:
-            older = batch.take_rest(policy)
-            if older:
-                batch.deliver([failure(request, version_gone(request)) for request in older])
+            batch.refuse(policy)
 
-    # --- keeping replicas up to date, in the thread of the calls ---
-
-    def _bring(self, replica: Replica, policy: str) -> None:
-        """Bring a replica up to date with a policy, unless that is under way."""
-        with self._changed:
-            if self._closed or policy in replica.bringing:
-                return
-            replica.bringing.add(policy)
-        self._calls.start(self._brought(replica, policy))
-
-    async def _brought(self, replica: Replica, policy: str) -> None:
-        pause = _FIRST_PAUSE_SECONDS
-        while (order := self._due(replica, policy)) is not None:
-            path = "/engine/publish" if isinstance(order, PublishOrder) else "/engine/retire"
-            try:
-                answer = await self._calls.posted(
-                    replica.address, path, order.model_dump_json(), silence_seconds=_ORDER_SECONDS
-                )
-            except ServiceUnavailableError as error:
-                self._lose(replica, str(error))
-                return
-            except TinkerGymError as error:
-                _log.warning("engine host %s does not hold %s: %s", replica.engine_id, policy, error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-                continue
-            with self._changed:
-                if isinstance(order, PublishOrder):
-                    replica.held[policy] = HeldVersion.model_validate_json(answer)
-                else:
-                    replica.held.pop(policy, None)
-                self._changed.notify_all()
-
-    def _due(self, replica: Replica, policy: str) -> PublishOrder | RetireOrder | None:
-        """Return what the replica is to be told about a policy; None if it is up to date or lost."""
-        with self._changed:
-            order, held = self._orders.get(policy), replica.held.get(policy)
-            is_here = self._replicas.get(replica.engine_id) is replica
-            if is_here and order is not None and held != _held(order):
-                return order
-            if is_here and order is None and held is not None:
-                return RetireOrder(policy=policy)
-            replica.bringing.discard(policy)
-            if not replica.bringing:
-                replica.is_behind = False
-            self._changed.notify_all()
-            return None
-
-    def _wait_for(self, replicas: Sequence[Replica], policy: str) -> None:
-        def is_late(replica: Replica) -> bool:
-            return policy in replica.bringing and self._is_here(replica)
-
-        with self._changed:
-            self._changed.wait_for(lambda: not any(map(is_late, replicas)), _PATIENCE_SECONDS)
-            for replica in filter(is_late, replicas):
-                _log.warning("engine host %s is late with %s", replica.engine_id, policy)
-                replica.is_behind = True
+    # --- replicas that are lost, in the thread of the calls ---
 
     def _is_here(self, replica: Replica) -> bool:
         return self._replicas.get(replica.engine_id) is replica
@@ -391,8 +330,7 @@ class SpreadEngine:
             self._changed.notify_all()
         _log.warning("engine host %s is lost: %s", replica.engine_id, why)
         for batch in asked:
-            if batch.sending is not None:
-                batch.sending.cancel()  # Then `_settle` asks the rest elsewhere.
+            batch.cancel()  # Then `_settle` asks the rest elsewhere.
 
     async def _look(self) -> None:
         """Notice replicas that are silent, and callers that left."""
@@ -404,8 +342,7 @@ class SpreadEngine:
                 with self._changed:
                     gone = [batch for batch in replica.asked if batch.is_gone]
                 for batch in gone:
-                    if batch.sending is not None:
-                        batch.sending.cancel()
+                    batch.cancel()
             with self._changed:
                 self._own_asked = {one for one in self._own_asked if not one.gone}
 
@@ -424,7 +361,3 @@ class _CountedDeliver(PassedOn):
         if self.unanswered <= 0:
             self._answered(self)
         self._deliver(answers)
-
-
-def _held(order: PublishOrder) -> HeldVersion:
-    return HeldVersion(version=order.version, sha256=order.manifest.sha256)

@@ -22,7 +22,8 @@ from torch import Tensor
 from backend.compute.cpu.bucket_attention import least_queries
 from backend.compute.cpu.compiled import compiled
 from backend.compute.cpu.decoder import Layer, Linear, Numbers, decoded
-from backend.engines.transformers.loaded_policies import AdapterSite, LoadedPolicies
+from backend.engines.transformers.adapter_site import AdapterSite
+from backend.engines.transformers.loaded_policies import LoadedPolicies
 from backend.engines.transformers.packed_attention import attention_undivided
 from backend.engines.transformers.packed_batch import Indices, PackedBatch
 from backend.engines.transformers.slot_cache import SlotCache

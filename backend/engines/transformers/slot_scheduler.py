@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -20,9 +18,10 @@ from torch import Tensor
 
 from backend.compute.device_lock import computing_with
 from backend.engines.failures import sender_gone, version_gone
-from backend.engines.forward_shares import ForwardShares, cost
+from backend.engines.forward_shares import ForwardShares
 from backend.engines.token_sampling import choose_tokens, entropies, likeliest_tokens, token_logprobs
 from backend.engines.transformers.fair_queue import FairQueue, Held
+from backend.engines.transformers.forward_choice import ForwardChoice, Work
 from backend.engines.transformers.loaded_policies import AdapterSegment, LoadedPolicy
 from backend.engines.transformers.packed_batch import Span
 from backend.engines.transformers.packed_model import PackedModel
@@ -39,10 +38,6 @@ _UNDIVIDED = 10**9
 gain a third from threads on an idle machine, and lose more if one of them waits for a core, as when a gateway
 reads incoming requests."""
 
-_SCORED_AT_ONCE = 256
-"""Prompt tokens whose logprobs are computed in one forward: each needs a row of logits, and with a vocabulary
-of 150,000 they need 150 MB."""
-
 
 class Device(Protocol):
     """The device for forwards, shared with others."""
@@ -55,23 +50,6 @@ class Device(Protocol):
             shares: Whether others who wait for the device get as much of its time.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What one request computes in one forward."""
-
-    state: RequestState
-    slot: Slot
-    tokens: int
-    twins: list[RequestState] = field(default_factory=list)
-    """Requests at the same position of the same sequence, as after a group's prompt. They have the same
-    logits and copy the result."""
-
-    @property
-    def states(self) -> list[RequestState]:
-        """All requests that this work advances."""
-        return [self.state, *self.twins]
 
 
 class SlotScheduler:
@@ -98,7 +76,6 @@ class SlotScheduler:
             clock: Used to find the recently active tenants.
         """
         self._model = model
-        self._iteration_tokens = iteration_tokens
         self._most_active = most_active
         self.table = SlotTable(
             limits,
@@ -113,7 +90,9 @@ class SlotScheduler:
         self._scoring: set[RequestState] = set()
         """Active requests whose prompt logprobs are missing."""
         self._leaders: dict[PromptKey, RequestState] = {}
-        self._shares, self._clock = ForwardShares.on(model.device.type, iteration_tokens), clock
+        self._choice = ForwardChoice(
+            model.policies, ForwardShares.on(model.device.type, iteration_tokens), iteration_tokens, clock
+        )
 
     def add(self, states: Iterable[RequestState]) -> None:
         """Queue requests."""
@@ -150,7 +129,7 @@ class SlotScheduler:
         done = self._take_answered()
         self._admit()
         self._make_room()
-        for works in self._forwards(self._select()):
+        for works in self._choice.forwards(self._active, self._waiting.owners, self._scoring):
             self._compute(works, device)
         self.table.finish_copies()
         return done + self._take_answered()
@@ -256,81 +235,10 @@ class SlotScheduler:
 
     # --- one forward ----------------------------------------------------------------------------------------
 
-    def _select(self) -> list[_Work]:
-        works = self._chosen_work()
-        return self._in_parts(works) if self._scoring else works
-
-    def _chosen_work(self) -> list[_Work]:
-        works, left = [], self._iteration_tokens
-        # Not by their tokens: hashing a long conversation for every token costs more than the token.
-        places: dict[tuple[LoadedPolicy, str, Hashable, int], list[RequestState]] = {}
-        for state in self._active:
-            if state.waits_for is None:
-                place = state.policy, state.place.owner, state.path, state.place.cached
-                places.setdefault(place, []).append(state)
-        owners = {state.owner for state in self._active} | self._waiting.owners
-        self._shares.note(owners, self._clock(), self._waiting.owners)
-        if self._shares.shared:
-            return self._shared_work(places.values())
-        # Requests with one token to go come first: they are short and someone waits for each.
-        for single in (True, False):
-            for state, *twins in places.values():
-                pending = state.pending
-                if (pending == 1) is single and left > 0:
-                    works.append(_Work(state, state.place, min(pending, left), twins))
-                    left -= works[-1].tokens
-        return works
-
-    def _shared_work(self, places: Iterable[list[RequestState]]) -> list[_Work]:
-        """Choose which requests of each tenant are computed, those that waited longest first."""
-        works = []
-        ordered = sorted(places, key=lambda states: (states[0].pending > 1, states[0].turn))
-        wanted: Counter[str] = Counter()
-        for state, *_ in ordered:
-            wanted[state.owner] += cost(state.pending, state.place.cached)
-        left = self._shares.divided(wanted, self._waiting.owners)
-        begun: set[str] = set()
-        for state, *twins in ordered:
-            # One request's next token is always computed, even if its past is long.
-            least = 0 if state.owner in begun else 1
-            tokens = min(state.pending, max(least, left[state.owner] - cost(0, state.place.cached)))
-            if tokens > 0:
-                begun.add(state.owner)
-                works.append(_Work(state, state.place, tokens, twins))
-                left[state.owner] -= cost(tokens, state.place.cached)
-        return works
-
-    def _in_parts(self, works: list[_Work]) -> list[_Work]:
-        """Keep as much of the scored prompts as fits into one forward; the rest follows later."""
-        parts, left = [], _SCORED_AT_ONCE
-        for work in works:
-            if work.state not in self._scoring:
-                parts.append(work)
-            elif left > 0:
-                parts.append(replace(work, tokens=min(work.tokens, left)))
-                left -= parts[-1].tokens
-        return parts
-
-    def _forwards(self, works: list[_Work]) -> list[list[_Work]]:
-        if not self._scoring:
-            return self._mixed(works)
-        scored = [work for work in works if work.state in self._scoring]
-        return self._mixed([work for work in works if work.state not in self._scoring]) + self._mixed(scored)
-
-    def _mixed(self, works: list[_Work]) -> list[list[_Work]]:
-        by_policy: dict[LoadedPolicy, list[_Work]] = {}
-        for work in works:
-            by_policy.setdefault(work.state.policy, []).append(work)
-        policies = self._model.policies
-        mixed = [work for policy, own in by_policy.items() if policies.can_mix(policy) for work in own]
-        alone = [own for policy, own in by_policy.items() if not policies.can_mix(policy)]
-        return [*([mixed] if mixed else []), *alone]
-
-    def _compute(self, works: list[_Work], device: Device) -> None:
+    def _compute(self, works: list[Work], device: Device) -> None:
         alone = self._is_for_one_thread(works)
         try:
-            owners = {work.state.owner for work in works}
-            shares = self._shares.shared and self._shares.can_wait(owners, self._waiting.owners)
+            shares = self._choice.can_wait(works, self._waiting.owners)
             threads = computing_with(1) if alone else nullcontext()
             with device.taken(alone=alone, shares=shares), threads:
                 self.table.finish_copies()
@@ -345,11 +253,11 @@ class SlotScheduler:
             for state in (state for work in works for state in work.states):
                 state.fail(failed)
 
-    def _is_for_one_thread(self, works: list[_Work]) -> bool:
+    def _is_for_one_thread(self, works: list[Work]) -> bool:
         work = sum(work.tokens for work in works) * self._model.parameter_count
         return self._model.device.type == "cpu" and work <= _UNDIVIDED
 
-    def _advance(self, works: list[_Work]) -> None:
+    def _advance(self, works: list[Work]) -> None:
         works = _in_order(works)
         spans = [Span(work.slot.index, work.slot.cached, work.tokens) for work in works]
         wanted = [i for i, work in enumerate(works) if spans[i].end == len(work.state.tokens)]
@@ -365,14 +273,14 @@ class SlotScheduler:
             rope = self._model.rope([work.state.request for work in works], spans)
             logits = self._model.logits(token_ids, spans, wanted, segments, self.table.cache, rope=rope)
         self._counters.iterations += 1
-        self._hand_to_twins(works)
+        _hand_to_twins(works, self.table, self._counters.iterations)
         for work in works:
             sampled = len(work.state.logprobs)
             self._counters.prefilled_tokens += work.tokens if not sampled else 0
             self._counters.copied_tokens += work.tokens * len(work.twins) if not sampled else 0
         self._sample([works[index] for index in wanted], logits)
 
-    def _scored(self, works: list[_Work], spans: list[Span], token_ids: list[int]) -> Tensor:
+    def _scored(self, works: list[Work], spans: list[Span], token_ids: list[int]) -> Tensor:
         """Add the logprobs of the requests' prompt tokens; return [works, V], the logits after each work."""
         segments = _segments(works, range(len(works)), rows=[work.tokens for work in works])
         rope = self._model.rope([work.state.request for work in works], spans)
@@ -396,21 +304,7 @@ class SlotScheduler:
                 self._scoring.discard(work.state)
         return logits[last]
 
-    def _hand_to_twins(self, works: list[_Work]) -> None:
-        copies = [
-            (work.slot.index, twin.slot.index, work.slot.cached, work.tokens)
-            for work in works
-            for twin in work.twins
-            if twin.slot is not None
-        ]
-        if copies:
-            self.table.cache.copy_spans(*zip(*copies, strict=True))
-        for work in works:
-            for state in work.states:
-                state.place.cached += work.tokens
-                state.turn = self._counters.iterations
-
-    def _sample(self, works: Sequence[_Work], logits: Tensor) -> None:
+    def _sample(self, works: Sequence[Work], logits: Tensor) -> None:
         drawn: list[RequestState] = []
         source: list[int] = []
         for index, work in enumerate(works):
@@ -460,6 +354,22 @@ class SlotScheduler:
         return followers
 
 
+def _hand_to_twins(works: list[Work], table: SlotTable, turn: int) -> None:
+    """Copy what was computed to requests at the same position; all of them have had their turn."""
+    copies = [
+        (work.slot.index, twin.slot.index, work.slot.cached, work.tokens)
+        for work in works
+        for twin in work.twins
+        if twin.slot is not None
+    ]
+    if copies:
+        table.cache.copy_spans(*zip(*copies, strict=True))
+    for work in works:
+        for state in work.states:
+            state.place.cached += work.tokens
+            state.turn = turn
+
+
 def _note_likeliest(states: Sequence[RequestState], logits: Tensor) -> None:
     """Add the most likely tokens of the requests by their logits ([requests, V]), for the next token."""
     requests = [state.request for state in states]
@@ -482,7 +392,7 @@ def _in_a_line(error: Exception) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-def _in_order(works: list[_Work]) -> list[_Work]:
+def _in_order(works: list[Work]) -> list[Work]:
     # Tokens of a policy are adjacent, for its adapter; within it rows of similar length are in slot order, so
     # attention can read them in place.
     order: dict[LoadedPolicy, int] = {}
@@ -495,7 +405,7 @@ def _in_order(works: list[_Work]) -> list[_Work]:
 
 
 def _segments(
-    works: list[_Work], wanted: Sequence[int], rows: Sequence[int] | None = None
+    works: list[Work], wanted: Sequence[int], rows: Sequence[int] | None = None
 ) -> list[AdapterSegment]:
     """Return which tokens and which rows of logits belong to which policy.
 

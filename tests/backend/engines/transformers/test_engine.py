@@ -238,7 +238,7 @@ def test_reuses_only_common_beginning_of_session_with_edited_past(start, directo
 
 @pytest.mark.parametrize("most_ranks", [128, 8], ids=["side by side", "one by one"])
 def test_separates_adapters_in_one_batch(start, directory, monkeypatch, most_ranks):
-    monkeypatch.setattr(loaded_policies, "_MOST_RANKS", most_ranks)
+    monkeypatch.setattr(loaded_policies, "MOST_RANKS", most_ranks)
     engine = start(directory)
     weights = {
         "one": adapter(directory, 1, rank=2),
