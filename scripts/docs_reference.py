@@ -114,10 +114,17 @@ def _api_page(title: str, module: str, names: tuple[str, ...]) -> str:
         # Where the name is defined: mkdocstrings cannot read lazy imports of `__init__`.
         where = getattr(value, "__module__", None)
         if isinstance(where, str) and where.startswith("tinkergym"):
-            parts.append(f"::: {where}.{getattr(value, '__qualname__', name)}")
+            parts.append(f"::: {where}.{getattr(value, '__qualname__', name)}{_options(value)}")
         else:  # an alias such as `Task`, listed under the module that defines it
             parts.append(f"::: {module}.{name}")
     return "\n\n".join(parts) + "\n"
+
+
+def _options(value: Any) -> str:
+    """Show the inherited methods of a client, a job and a policy: their parents have no page of their own."""
+    parents = getattr(value, "__mro__", ())[1:]
+    is_divided = any(parent.__module__.startswith("tinkergym.remote.") for parent in parents)
+    return "\n    options:\n      inherited_members: true" if is_divided else ""
 
 
 def _errors_page() -> str:

@@ -42,3 +42,9 @@ def test_documents_routes_on_their_page_and_bodies_on_another():
 def test_rejects_public_name_without_a_page():
     with pytest.raises(ValueError, match="Unknown"):
         docs_reference.python_pages([*tinkergym.__all__, "Unknown"])
+
+
+def test_shows_what_client_job_and_policy_inherit():
+    text = "\n".join(docs_reference.python_pages().values())
+    for name in ("client.Client", "job.Job", "policy.Policy"):
+        assert f"::: tinkergym.remote.{name}\n    options:\n      inherited_members: true" in text
