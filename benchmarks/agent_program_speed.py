@@ -1,6 +1,6 @@
 """The same task as a Gymnasium environment and as an agent program: the same tokens, and the time per step.
 
-    python -m benchmarks.agent_program_speed
+    python -m benchmarks agent_program_speed
 
 Jobs alternate, so that both meet the machine's speed of the same minutes.
 """

@@ -112,7 +112,7 @@ class JobStarter(PolicyCatalog):
 
         Example:
             >>> def play(session):
-            ...     client = openai.OpenAI(base_url=session.url(), api_key=session.key)
+            ...     client = openai.OpenAI(base_url=session.url(), api_key=session.key, http_client=HTTP)
             ...     asked = [{"role": "user", "content": session.task["question"]}]
             ...     reply = client.chat.completions.create(model="any", messages=asked)
             ...     return float(reply.choices[0].message.content == session.task["answer"])
