@@ -205,7 +205,7 @@ export class Chart {
       const color = COLORS[(line.color ?? index) % COLORS.length];
       return [h("span", { class: "key", vars: { "--key": color } }), `${line.label} ${value}${interval} `, at];
     });
-    const step = this.lines[0].steps[told[0][2]];
+    const step = this.at === undefined ? Math.max(...this.lines.map((line) => line.steps.at(-1))) : this.lines[0].steps[told[0][2]];
     this.legend.replaceChildren(h("b", null, `${this.at === undefined ? "newest, " : ""}${this.options.axis ?? "step"} ${this.options.axis ? number(step) : whole(step)}: `), ...told.flatMap((one) => one.slice(0, 2)),
       ...(this.zoom ? [h("button", { type: "button", class: "plain", onclick: () => { this.zoom = null; this.draw(); } }, "show all steps")] : []));
     this.canvas.setAttribute("aria-label", `${this.title}, ${this.legend.textContent}`);

@@ -67,7 +67,7 @@ function draw(box, { crossplay, ratings }, jobId) {
   })));
   const left = Object.entries(ratings.not_rated).filter(([, count]) => count);
   replace(box, matrix, h("div", { class: "charts" }, versions.length ? chart.element : null,
-    scroll("Ratings", h("table", null, h("caption", null, "Ratings, best first"), h("thead", null, h("tr", null, ["Player", "Rating", "95 % interval", "Pairs"].map((name) => h("th", { scope: "col" }, name)))),
+    scroll("Ratings", h("table", null, h("caption", null, "Ratings, best first"), h("thead", null, h("tr", null, ["Player", "Rating", "95 % interval", "Pairs"].map((name, at) => h("th", { scope: "col", class: at ? "number" : null }, name)))),
       h("tbody", null, ratings.ratings.map((one) => h("tr", null, h("td", null, short(one.name, jobId)), h("td", { class: "number" }, number(one.rating, 0)),
         h("td", { class: "number" }, one.interval_95.map((end) => (end === null ? "∞" : number(end, 0))).join(" to ")), h("td", { class: "number" }, whole(one.pairs)))))))),
     left.length ? h("p", { class: "quiet small" }, `Games that do not count for ratings: ${left.map(([why, count]) => `${whole(count)} ${why}`).join(", ")}.`) : null);
@@ -95,7 +95,7 @@ async function drawAgainst(box, jobId) {
   const chart = new Chart("Return over training", "Mean return of the trained seats in the run's own games, with its 95 % interval, by kind of opponent.", { onpick: () => {} });
   chart.set(names.map((name) => { const line = opponents[name].slice(1); return { label: name, points: true, steps: line.map((one) => one.step), values: line.map((one) => one.mean), low: line.map((one) => one.low ?? one.mean), high: line.map((one) => one.high ?? one.mean) }; }));
   replace(box, h("h2", null, "Against each opponent"), names.length
-    ? h("div", { class: "charts" }, chart.element, scroll("Against each opponent", h("table", null, h("thead", null, h("tr", null, ["Opponent", "Mean return", "95 % interval", "Games"].map((name) => h("th", { scope: "col" }, name)))),
+    ? h("div", { class: "charts" }, chart.element, scroll("Against each opponent", h("table", null, h("thead", null, h("tr", null, ["Opponent", "Mean return", "95 % interval", "Games"].map((name, at) => h("th", { scope: "col", class: at ? "number" : null }, name)))),
       h("tbody", null, names.map((name) => { const [all] = opponents[name]; return h("tr", null, h("td", null, name), h("td", { class: "number" }, number(all.mean, 2)), h("td", { class: "number" }, bounds(all)), h("td", { class: "number" }, whole(all.episodes))); })))))
     : h("p", { class: "quiet" }, steps ? "All seats are trained: a game among them has no opponent." : "No game is stored yet."),
     read < steps ? h("p", { class: "quiet small" }, `From the games of ${whole(read)} of ${whole(steps)} steps.`) : null);
