@@ -289,6 +289,14 @@ def test_promotes_a_checkpoint_with_a_key_that_may(chromium, gateway, client, sp
 
 
 @slow
+def test_says_in_a_sentence_that_a_browser_is_old(chromium, gateway):
+    seen = Seen(chromium, gateway, gateway.keys["ada"])
+    seen.page.add_init_script("delete Map.groupBy")
+    seen.open("", ".problem")
+    assert "too old" in seen.page.inner_text(".problem")
+
+
+@slow
 def test_says_in_a_sentence_what_cannot_be_shown(chromium, gateway):
     seen = Seen(chromium, gateway, gateway.keys["ada"])
     for path in ("/jobs/job-never", "/jobs/job-never/episodes/x", "/jobs/job-never/episodes", "/nonsense"):

@@ -32,7 +32,9 @@ function actions(current, point, reference, drawNames) {
   return [
     spec.rollout === "server" && !several ? h("button", { type: "button", class: "small", onclick: () => resumed(spec, reference) }, "Train on from here") : null,
     spec.environment && !isGame ? h("button", { type: "button", class: "small", onclick: () => evaluated(current, point, box) }, "Evaluate") : null,
-    h("button", { type: "button", class: "small", onclick: () => promoted(reference, spec.name, drawNames) }, "Promote"), box];
+    h("button", { type: "button", class: "small", onclick: () => promoted(reference, spec.name, drawNames) }, "Promote"), box,
+    spec.environment && spec.rollout !== "server" ? h("div", { class: "small quiet" }, `Its episodes are played at the client: train on there, with initial_policy="${reference}".`)
+      : several ? h("div", { class: "small quiet" }, "Several policies are trained: train on in a script, with Train(initial_policy=...) for each.") : null];
 }
 
 // A new job with the same settings; the run itself stays as it is.

@@ -60,7 +60,7 @@ function draw(box, { crossplay, ratings }, jobId) {
     h("tbody", null, names.map((row) => h("tr", null, h("th", { scope: "row" }, short(row, jobId)), names.map((column) => filled(row === column ? null : cell(row, column))))))));
   const versions = ratings.ratings.filter((one) => one.step !== null).sort((one, other) => one.step - other.step);
   const chart = new Chart("Rating over training", `Elo points, 95 % interval; ${ratings.anchor ? `${short(ratings.anchor, jobId)} is 0` : "the mean is 0"}. 400 points are odds of 10 to 1.`, { onpick: () => {} });
-  const agents = Map.groupBy ? [...Map.groupBy(versions, (one) => one.name.replace(/@.*/, ""))] : [["", versions]];
+  const agents = [...Map.groupBy(versions, (one) => one.name.replace(/@.*/, ""))];
   chart.set(agents.map(([name, all]) => ({
     label: short(name, jobId) || "rating", steps: all.map((one) => one.step), values: all.map((one) => one.rating), points: true,
     low: all.map((one) => one.interval_95[0] ?? one.rating), high: all.map((one) => one.interval_95[1] ?? one.rating),

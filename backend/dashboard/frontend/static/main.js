@@ -6,6 +6,7 @@ const main = document.getElementById("main");
 const [section, id, ...rest] = location.pathname.replace(/^\/dashboard\/?/, "").split("/").map(decodeURIComponent);
 
 async function open() {
+  if (!Map.groupBy) throw new SyntaxError(); // The newest thing that the pages use, of 2023.
   if (!section) return (await import("./overview.js")).show(main);
   if (section === "jobs" && id && !rest.length) return (await import("./run.js")).show(main, id);
   if (section === "jobs" && rest[0] === "episodes" && rest[1]) return (await import("./episode.js")).show(main, id, rest[1]);
@@ -17,4 +18,6 @@ async function open() {
   throw new Error("There is no such page.");
 }
 
-open().catch((error) => replace(main, problem(error)));
+const TOO_OLD = { message: "This browser is too old for these pages.", hint: "They need Chrome 117, Firefox 119, Safari 17.4 or a later one; tinkergym jobs shows the same in a terminal." };
+
+open().catch((error) => replace(main, problem(error instanceof SyntaxError ? TOO_OLD : error)));

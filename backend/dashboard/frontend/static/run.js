@@ -151,7 +151,7 @@ async function drawCharts(jobId, series, onpick) {
     async evaluations() {
       const { evaluations } = await get(job(jobId, "/evaluations"));
       const found = drawn.find(({ options }) => options.evaluations);
-      const named = Map.groupBy?.(evaluations.filter((one) => one.mean !== null), (one) => one.agent ? `${one.name} (${one.agent})` : one.name) ?? new Map();
+      const named = Map.groupBy(evaluations.filter((one) => one.mean !== null), (one) => one.agent ? `${one.name} (${one.agent})` : one.name);
       const lines = [...named].map(([name, all], index) => ({
         label: `evaluation ${name}`, steps: all.map((one) => one.step), values: all.map((one) => one.mean), points: true, color: index + 1,
         low: all.map((one) => one.low ?? one.mean), high: all.map((one) => one.high ?? one.mean),
