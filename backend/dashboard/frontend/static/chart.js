@@ -178,8 +178,8 @@ export class Chart {
     const color = COLORS[(line.color ?? index) % COLORS.length];
     pen.strokeStyle = pen.fillStyle = color;
     pen.lineWidth = 1.5 + 1.5 * Math.floor((line.color ?? index) / COLORS.length);
-    if (line.low) {
-      line.steps.forEach((step, at) => pen.strokeRect(x(step), y(line.high[at]), 0, y(line.low[at]) - y(line.high[at])));
+    if (line.low) { // An end is null where nothing bounds it: then there is no bar.
+      line.steps.forEach((step, at) => line.low[at] !== null && line.high[at] !== null && pen.strokeRect(x(step), y(line.high[at]), 0, y(line.low[at]) - y(line.high[at])));
     }
     pen.beginPath();
     line.steps.forEach((step, at) => (at ? pen.lineTo(x(step), y(values[at])) : pen.moveTo(x(step), y(values[at]))));

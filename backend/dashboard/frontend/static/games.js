@@ -63,7 +63,7 @@ function draw(box, { crossplay, ratings }, jobId) {
   const agents = [...Map.groupBy(versions, (one) => one.name.replace(/@.*/, ""))];
   chart.set(agents.map(([name, all]) => ({
     label: short(name, jobId) || "rating", steps: all.map((one) => one.step), values: all.map((one) => one.rating), points: true,
-    low: all.map((one) => one.interval_95[0] ?? one.rating), high: all.map((one) => one.interval_95[1] ?? one.rating),
+    low: all.map((one) => one.interval_95[0]), high: all.map((one) => one.interval_95[1]),
   })));
   const left = Object.entries(ratings.not_rated).filter(([, count]) => count);
   replace(box, matrix, h("div", { class: "charts" }, versions.length ? chart.element : null,
@@ -93,7 +93,7 @@ async function drawAgainst(box, jobId) {
   const { opponents, steps, read } = await get(job(jobId, "/opponents"));
   const names = Object.keys(opponents), bounds = (one) => [one.low, one.high].map((end) => (end === null ? "?" : number(end, 2))).join(" to ");
   const chart = new Chart("Return over training", "Mean return of the trained seats in the run's own games, with its 95 % interval, by kind of opponent.", { onpick: () => {} });
-  chart.set(names.map((name) => { const line = opponents[name].slice(1); return { label: name, points: true, steps: line.map((one) => one.step), values: line.map((one) => one.mean), low: line.map((one) => one.low ?? one.mean), high: line.map((one) => one.high ?? one.mean) }; }));
+  chart.set(names.map((name) => { const line = opponents[name].slice(1); return { label: name, points: true, steps: line.map((one) => one.step), values: line.map((one) => one.mean), low: line.map((one) => one.low), high: line.map((one) => one.high) }; }));
   replace(box, h("h2", null, "Against each opponent"), names.length
     ? h("div", { class: "charts" }, chart.element, scroll("Against each opponent", h("table", null, h("thead", null, h("tr", null, ["Opponent", "Mean return", "95 % interval", "Games"].map((name, at) => h("th", { scope: "col", class: at ? "number" : null }, name)))),
       h("tbody", null, names.map((name) => { const [all] = opponents[name]; return h("tr", null, h("td", null, name), h("td", { class: "number" }, number(all.mean, 2)), h("td", { class: "number" }, bounds(all)), h("td", { class: "number" }, whole(all.episodes))); })))))

@@ -154,7 +154,7 @@ async function drawCharts(jobId, series, onpick) {
       const named = Map.groupBy(evaluations.filter((one) => one.mean !== null), (one) => one.agent ? `${one.name} (${one.agent})` : one.name);
       const lines = [...named].map(([name, all], index) => ({
         label: `evaluation ${name}`, steps: all.map((one) => one.step), values: all.map((one) => one.mean), points: true, color: index + 1,
-        low: all.map((one) => one.low ?? one.mean), high: all.map((one) => one.high ?? one.mean),
+        low: all.map((one) => one.low), high: all.map((one) => one.high),
       }));
       found?.chart.set([...found.chart.lines.filter((line) => line.name), ...lines]);
     },
