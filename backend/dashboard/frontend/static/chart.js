@@ -201,7 +201,7 @@ export class Chart {
     const told = this.lines.map((line, index) => {
       const at = this.at === undefined ? line.steps.length - 1 : nearest(line.steps, this.at);
       const value = format(line.values[at]);
-      const interval = line.low ? ` (${format(line.low[at])} to ${format(line.high[at])})` : "";
+      const interval = line.low && (line.low[at] ?? line.high[at] ?? null) !== null ? ` (${format(line.low[at])} to ${format(line.high[at])})` : "";
       const color = COLORS[(line.color ?? index) % COLORS.length];
       return [h("span", { class: "key", vars: { "--key": color } }), `${line.label} ${value}${interval} `, at];
     });

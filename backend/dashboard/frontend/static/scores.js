@@ -5,6 +5,8 @@ import { lines } from "./api.js";
 import { offer } from "./branch.js";
 import { h, problem, replace } from "./dom.js";
 
+const COPY = { message: "This is a copy of a run, without an engine that could read its tokens.", hint: "Open the page at a service that has the run." };
+
 // A row that asks for scores, which `take` gets by agent and segment.
 export function scoring(jobId, seats, take) {
   const policy = h("select", { "aria-label": "Policy that reads the tokens" }, h("option", { value: "" }, "the job's newest version"));
@@ -34,7 +36,7 @@ export function scoring(jobId, seats, take) {
       if (failed) throw failed;
       said.textContent = `read by ${policy.value || "the newest version"}${policy.value.includes("@") ? "" : `, ${[...versions].join(", ")}`}`;
     } catch (error) {
-      replace(said, problem(error));
+      replace(said, problem(error.message.startsWith("there is no route") ? COPY : error));
     }
     read.disabled = false;
   }
