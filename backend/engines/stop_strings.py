@@ -1,4 +1,4 @@
-"""Stop strings, and the tokenizer by which an engine detects them."""
+"""Whether an engine can detect a request's stop strings, and the tokenizer by which it does."""
 
 from __future__ import annotations
 

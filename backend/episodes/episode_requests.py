@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from backend.episodes.binding import Current, LeagueView, Past, SeatPlayer, bind, label_of
 from backend.episodes.league_book import LeagueBook
 from backend.episodes.recorded_actions import RecordedActions
+from backend.episodes.seat_players import Current, LeagueView, Past, SeatPlayer, bind, label_of
 from backend.episodes.staleness import oldest_version
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan, TablePlayer
 from tinkergym.schema.ids import EpisodeId, JobRef, PolicyRef, policy_of

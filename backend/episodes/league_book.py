@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from backend.episodes.binding import class_of
 from backend.episodes.played import Played
+from backend.episodes.seat_players import class_of
 from tinkergym.schema.ids import PolicyRef, agent_version
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.opponents import League

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from starlette.datastructures import Headers
 
 from backend.gateway.fair_threads import FairThreads
-from backend.gateway.read_only import require_right
+from backend.gateway.key_rights import require_right
 from backend.gateway.wiring import parts_of
 from backend.store.store import TenantStore
 from tinkergym import __version__

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from math import fsum
 
-from backend.episodes.binding import Current, bind, class_of, label_of
+from backend.episodes.seat_players import Current, bind, class_of, label_of
 from backend.gateway.episode_index import EpisodeRow
 from backend.gateway.issued_requests import AnyVersion
 from tinkergym.evaluation.statistics import clustered_interval, finite_ends

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from backend.episodes.binding import class_of
 from backend.episodes.played import Played, PlayedSeat, is_lost, trained_seats
+from backend.episodes.seat_players import class_of
 from tinkergym.schema.events import WarningEvent
 from tinkergym.schema.ids import policy_of
 from tinkergym.schema.jobs.parts import CollapseGuard

@@ -9,7 +9,7 @@ import numpy as np
 from backend.episodes.played import Played, trained_seats
 from backend.jobs.job_context import JobContext
 from backend.jobs.learn_phase import Learned
-from backend.jobs.run_facts import Source
+from backend.jobs.run_evidence import Source
 from backend.jobs.strategy import Strategy
 from backend.jobs.turn_rewards import counts
 from backend.jobs.update import update
@@ -66,8 +66,8 @@ class Distillation(Strategy):
             metrics.update(agreement)
             with context.clock.part("certificate"):
                 context.policy.note_agreement(step - 1, agreement, sequences, logprobs, allowed=allowed)
-                context.notes.trained(sources, sequences)
-                context.notes.compared(step, sources, sequences, logprobs)
+                context.evidence.trained(sources, sequences)
+                context.evidence.compared(step, sources, sequences, logprobs)
 
         # Only before the first update, the policy is the one that sampled.
         first = update(context, sequences, _LOSS, settings, before_step=compare)

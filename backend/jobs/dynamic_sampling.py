@@ -28,7 +28,7 @@ class Rounds:
     """Number of groups that were played and replaced."""
 
 
-def follow(spec: RLSpec, played: Played) -> Rounds:
+def rounds_so_far(spec: RLSpec, played: Played) -> Rounds:
     """Process the rounds in `played`, and return what comes next.
 
     In each round every zero-variance group is replaced by a new one in its place, with a number that has not
@@ -63,7 +63,7 @@ def learned_from(spec: RLSpec, played: Played) -> tuple[Played, int]:
     """Return the episodes of the remaining groups, by place, and how many groups were replaced."""
     if not spec.algorithm.replacement_rounds:
         return played, 0
-    rounds = follow(spec, played)
+    rounds = rounds_so_far(spec, played)
     by_group = defaultdict(list)
     for pair in played:
         by_group[pair[0].group].append(pair)

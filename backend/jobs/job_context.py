@@ -12,7 +12,7 @@ from backend.config import DType
 from backend.episodes.boards import Boards
 from backend.episodes.captured import CapturedTokens
 from backend.jobs.job_control import JobControl
-from backend.jobs.run_facts import RunNotes
+from backend.jobs.run_evidence import RunEvidence
 from backend.jobs.step_clock import StepClock
 from backend.learner.sequences import TokenLimits
 from backend.policies.call_bell import CallBell
@@ -67,7 +67,7 @@ class JobContext(Generic[SpecT_co]):
     """Whether the engine frees its memory while the job learns."""
     captured: CapturedTokens = field(default_factory=CapturedTokens)
     """The engine's completions for players of episodes."""
-    notes: RunNotes = field(default_factory=RunNotes)
+    evidence: RunEvidence = field(default_factory=RunEvidence)
     """For the run's certificate."""
     place: Mapping[str, JsonValue] = field(default_factory=dict)
     """Where the job runs: engine, device, number format, threads."""

@@ -201,7 +201,7 @@ class JobLoop(ABC, Generic[SpecT_co]):
             policy.tidy(step)
         self._saved_step = step
         with self._context.clock.part("certificate"):
-            gaps = self._context.notes.gaps.take()
+            gaps = self._context.evidence.gaps.take()
             self._with_blobs(lambda: self._keep_episodes(step, gaps))
         context.store.discard_episodes(context.lease, through_step=step)
 

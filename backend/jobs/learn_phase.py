@@ -16,7 +16,7 @@ from backend.episodes.played import Played, trained_seats
 from backend.jobs.job_context import JobContext
 from backend.jobs.kl_metric import kl_from_the_start
 from backend.jobs.train_batch import train_batch
-from backend.jobs.update import Batch, Updated, alone, updating
+from backend.jobs.update import GradientRequest, Updated, alone, updating
 from backend.learner.pass_results import BatchPart, ForwardBackwardResult, metrics_over_parts
 from backend.learner.sequences import FloatArray, TrainSequence
 from backend.learner.token_loss import TokenLoss, algorithm_loss
@@ -75,7 +75,7 @@ def learn_together(
 
 def learning(
     context: JobContext[RLSpec], step: int, played: Played
-) -> Generator[Batch, ForwardBackwardResult, Learned]:
+) -> Generator[GradientRequest, ForwardBackwardResult, Learned]:
     """Update the policy with the step's completed episodes, yielding each gradient request to the caller.
 
     With a value head the learner runs the batch through the model once more before the first update: the
@@ -104,7 +104,7 @@ def learning(
         metrics["learning_rate"] = settings["learning_rate"]
         return Learned(loss=None, metrics=metrics, trained_tokens=0)
     with context.clock.work("certificate"):
-        context.notes.trained(batch.sources, sequences)
+        context.evidence.trained(batch.sources, sequences)
     metrics |= kl_from_the_start(context, step, sequences)
     loss = loss_of(spec, context.policy.context_length)
     cuts = _minibatches(batch.groups, algorithm.minibatches)
@@ -137,7 +137,7 @@ def learning(
         if number == 0:
             losses, trained_tokens = [part.loss for part in parts], sum(part.tokens for part in parts)
             first = begun_with or [one for part in parts for one in part.learner_logprobs]
-            context.notes.compared(step, batch.sources, sequences, first)
+            context.evidence.compared(step, batch.sources, sequences, first)
             if loss.corrects and len(cuts) == 1 and algorithm.updates_per_step > 1:
                 sequences = _with_proximal(sequences, parts[0].learner_logprobs)
         metrics |= _metrics_of(parts)

@@ -1,4 +1,4 @@
-"""A policy trained by its user: executes the client's numbered calls in order.
+"""A policy trained by its user's own loop: the job's side, which executes the client's calls in order.
 
 A checkpoint is named by the last call that it covers. Another attempt starts from the newest one and repeats
 the later calls, so an acknowledged call takes effect once, whatever is killed.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from backend.episodes.played import Played, trained_seats
 from backend.jobs.all_policies import together
 from backend.jobs.completions import waste_warnings
-from backend.jobs.dynamic_sampling import follow, learned_from
+from backend.jobs.dynamic_sampling import learned_from, rounds_so_far
 from backend.jobs.job_context import JobContext
 from backend.jobs.learn_phase import Learned, learn, learn_together
 from backend.jobs.strategy import Strategy
@@ -24,7 +24,7 @@ class Reinforcement(Strategy):
 
     def replacements(self, spec: RLSpec, played: Played) -> list[int]:
         """Return new groups that replace zero-variance ones."""
-        return follow(spec, played).wanted if spec.algorithm.replacement_rounds else []
+        return rounds_so_far(spec, played).wanted if spec.algorithm.replacement_rounds else []
 
     def kept(self, spec: RLSpec, played: Played) -> Played:
         """Return the episodes of groups that were not replaced."""

@@ -147,7 +147,7 @@ class StepRecord:
         context = self._context
         with context.clock.work("certificate"):
             stayed = self._strategy.kept(context.spec, played)
-            counted, facts = context.notes.step(
+            counted, facts = context.evidence.step(
                 context.spec,
                 step,
                 context.lease.attempt,

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from backend.episodes.binding import class_of
 from backend.episodes.played import Played, PlayedSeat, trained_seats
+from backend.episodes.seat_players import class_of
 from backend.episodes.staleness import IntArray, versions_of
 from backend.jobs.dynamic_sampling import learned_from
-from backend.jobs.run_facts import Source
+from backend.jobs.run_evidence import Source
 from backend.jobs.turn_rewards import compared_return, counts, shaped_rewards
 from backend.learner.kl import kl_at_tokens
 from backend.learner.sequences import FloatArray, TrainSequence

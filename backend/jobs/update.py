@@ -36,14 +36,14 @@ class Updated:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class GradientRequest:
     """A policy's request to its learner: the gradient of a loss over sequences."""
 
     sequences: list[TrainSequence]
     loss: TokenLoss
 
 
-Updating = Generator[Batch, ForwardBackwardResult, Updated]
+Updating = Generator[GradientRequest, ForwardBackwardResult, Updated]
 """An update that yields gradient requests to its caller, who may compute those of several policies at
 once."""
 
@@ -51,7 +51,7 @@ once."""
 def updating(
     context: JobContext[TrainingSpec],
     sequences: list[TrainSequence],
-    config: TokenLoss,
+    loss: TokenLoss,
     settings: OptimizerStep,
     *,
     before_step: Callable[[list[FloatArray]], None] | None = None,
@@ -61,7 +61,7 @@ def updating(
     Args:
         context: The job's context.
         sequences: The sequences to train on.
-        config: The loss.
+        loss: The loss.
         settings: Settings of the optimizer step.
         before_step: Called with the learner's logprobs before anything changes; if it raises, the policy is
             unchanged.
@@ -71,7 +71,7 @@ def updating(
         TinkerGymError: The job was cancelled or must leave its worker; see `JobControl.check_within_step`.
     """
     context.control.check_within_step()
-    result = yield Batch(sequences, config)
+    result = yield GradientRequest(sequences, loss)
     if before_step is not None:
         before_step(result.learner_logprobs)
     with context.clock.part("optim_step"):
@@ -88,23 +88,25 @@ def updating(
 def update(
     context: JobContext[TrainingSpec],
     sequences: list[TrainSequence],
-    config: TokenLoss,
+    loss: TokenLoss,
     settings: OptimizerStep,
     *,
     before_step: Callable[[list[FloatArray]], None] | None = None,
 ) -> Updated:
     """Take one optimizer step of a single policy; see `updating`."""
-    return alone(context, updating(context, sequences, config, settings, before_step=before_step))
+    return alone(context, updating(context, sequences, loss, settings, before_step=before_step))
 
 
-def alone(context: JobContext[Any], steps: Generator[Batch, ForwardBackwardResult, Result]) -> Result:
+def alone(
+    context: JobContext[Any], steps: Generator[GradientRequest, ForwardBackwardResult, Result]
+) -> Result:
     """Run an update of a single policy, and return its result."""
     try:
-        batch = next(steps)
+        wanted = next(steps)
         while True:
             with context.clock.part("forward_backward"):
-                result = context.policy.forward_backward(batch.sequences, batch.loss)
-            batch = steps.send(result)
+                result = context.policy.forward_backward(wanted.sequences, wanted.loss)
+            wanted = steps.send(result)
     except StopIteration as done:
         found: Result = done.value
         return found

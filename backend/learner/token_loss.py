@@ -9,7 +9,7 @@ from typing import Any
 from backend.learner.aggregation import Aggregation
 from tinkergym.algorithms import GRPO
 from tinkergym.policy_losses import LossTokens, Tensor, TokenLosses
-from tinkergym.schema.algorithms import PolicyGradient
+from tinkergym.schema.policy_gradient import PolicyGradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

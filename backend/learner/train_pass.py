@@ -75,7 +75,7 @@ class TrainPass:
         """
         self._lm = lm
         self._tokens = tokens
-        self._loss_config = loss
+        self._token_loss = loss
         self._value_head = None if tokens.value_targets is None else value_head
         self._sampling_logprobs = torch.from_numpy(tokens.sampling_logprobs).to(lm.device)
         self._advantages = torch.from_numpy(tokens.advantages).to(lm.device)
@@ -107,7 +107,7 @@ class TrainPass:
     @property
     def learned(self) -> npt.NDArray[np.bool_]:
         """[number of sequences], False if every advantage, and therefore the gradient, is 0."""
-        if self._loss_config is not None and not self._loss_config.silent_without_advantage:
+        if self._token_loss is not None and not self._token_loss.silent_without_advantage:
             return np.ones(len(self._tokens.counts), dtype=bool)
         return np.asarray([part.any() for part in self._tokens.split(self._tokens.advantages)], dtype=bool)
 
@@ -133,7 +133,7 @@ class TrainPass:
                 leaves.append(states.detach().requires_grad_(gradient))
             rows = max(self._head_rows, 1)
             slices = [(start, start + rows) for start in range(0, len(batch.predictions), rows)]
-            if gradient and self._loss_config is not None and self._loss_config.reads_sequences:
+            if gradient and self._token_loss is not None and self._token_loss.reads_sequences:
                 # A sequence's ratio needs the logprobs of all its tokens, which the head computes in several
                 # slices.
                 with torch.no_grad():
@@ -215,13 +215,13 @@ class TrainPass:
         targets = torch.from_numpy(batch.targets[first:last]).to(lm.device)
         logprobs = table[drawn_from, targets]
         self._learner_logprobs[batch.slots[first:last]] = logprobs.detach().cpu().numpy()
-        if not features.requires_grad or self._weights is None or self._loss_config is None:
+        if not features.requires_grad or self._weights is None or self._token_loss is None:
             return None
         slots = torch.from_numpy(batch.slots[first:last]).to(lm.device)
         values = None
         if self._value_head is not None:
             values = self._value_head.values(states[start:stop])[drawn_from]
-        found = self._loss_config.token_losses(
+        found = self._token_loss.token_losses(
             LossTokens(
                 learner_logprobs=logprobs,
                 sampling_logprobs=self._sampling_logprobs[slots],
@@ -235,8 +235,8 @@ class TrainPass:
             )
         )
         losses = found.losses
-        if self._loss_config.entropy_coefficient:
-            losses = losses - self._loss_config.entropy_coefficient * token_entropies(table)[drawn_from]
+        if self._token_loss.entropy_coefficient:
+            losses = losses - self._token_loss.entropy_coefficient * token_entropies(table)[drawn_from]
         return (losses * self._weights[slots]).sum(), found
 
     def _sum_up_sequences(self, batch: MicroBatch) -> None:
@@ -247,7 +247,7 @@ class TrainPass:
         learner = self._learner_logprobs[slots].astype(np.float64)
         sampling = tokens.sampling_logprobs[slots].astype(np.float64)
         proximal = learner if tokens.proximal_logprobs is None else tokens.proximal_logprobs[slots]
-        corrected = self._loss_config is not None and self._loss_config.corrects
+        corrected = self._token_loss is not None and self._token_loss.corrects
         gaps = np.bincount(inverse, learner - (proximal if corrected else sampling)) / tokens.counts[own]
         ratios = np.bincount(inverse, proximal - sampling)
         for name, values in (("sequence_gaps", gaps), ("sequence_log_ratios", ratios)):

@@ -14,7 +14,7 @@ from backend.compute.weights import AdapterWeights, PolicyWeights, weights_sha25
 from backend.errors import BlobsUnavailableError
 from backend.learner.checkpoints import Checkpoint
 from backend.learner.policy_checkpoints import full_weights
-from backend.policies.bound import Bound
+from backend.policies.policy_binding import PolicyBinding
 from backend.policies.teacher import LoadedPolicy
 from backend.store.blobs import checkpoint_key, new_checkpoint_key
 from tinkergym.errors import CheckpointCorruptError, NotFoundError
@@ -25,10 +25,10 @@ from tinkergym.schema.jobs.parts import LoRA
 _log = logging.getLogger(__name__)
 
 
-class PolicyCheckpoints:
+class CheckpointKeeping:
     """The checkpoints of one policy, and how the learner uses them."""
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: PolicyBinding) -> None:
         self._bound = bound
         self._id, self._learner, self._lease = bound.policy_id, bound.learner, bound.lease
         self._files = bound.pool.job_files

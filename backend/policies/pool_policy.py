@@ -14,8 +14,8 @@ from backend.learner.pass_results import ForwardBackwardResult, OptimStepResult
 from backend.learner.sequences import BatchTotals, FloatArray, TokenLimits, TrainSequence
 from backend.learner.token_loss import TokenLoss
 from backend.policies import parity
-from backend.policies.bound import Bound
-from backend.policies.checkpoint_keeping import PolicyCheckpoints
+from backend.policies.checkpoint_keeping import CheckpointKeeping
+from backend.policies.policy_binding import PolicyBinding
 from backend.policies.publishing import TakenWeights, publish
 from backend.policies.step_change import StepChange
 from backend.policies.teacher import open_teacher
@@ -29,10 +29,10 @@ from tinkergym.schema.optimizer import OptimizerStep
 class PoolPolicy:
     """One policy of a job. Calls are made one after the other, from the job's thread."""
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: PolicyBinding) -> None:
         self._bound = bound
         self._learner, self._engine = bound.learner, bound.pool.engine
-        self._checkpoints = PolicyCheckpoints(bound)
+        self._checkpoints = CheckpointKeeping(bound)
         self._change = StepChange()
         self.id = bound.policy_id
         self._witness = PolicyWitness(bound.agent, bound.lease.attempt)
@@ -133,7 +133,7 @@ class PoolPolicy:
     # --- what it is compared with ---
 
     def beginning(self, *, asked_again: bool = False) -> AbstractContextManager[FrozenPolicy]:
-        """Return the policy that the job started from; see `PolicyCheckpoints.beginning`."""
+        """Return the policy that the job started from; see `CheckpointKeeping.beginning`."""
         return self._checkpoints.beginning(asked_again=asked_again)
 
     def open_teacher(self, teacher: str) -> FrozenPolicy:
@@ -228,7 +228,7 @@ class PoolPolicy:
         return self._checkpoints.views()
 
     def save(self, step: int, *, version: int | None = None) -> None:
-        """Write a checkpoint of `step`, and record it; see `PolicyCheckpoints.save`."""
+        """Write a checkpoint of `step`, and record it; see `CheckpointKeeping.save`."""
         self._checkpoints.save(step, version=version)
 
     def tidy(self, step: int) -> None:
@@ -249,7 +249,7 @@ class PoolPolicy:
         self._checkpoints.notes = dict(notes)
 
     def load(self, policy: str, *, with_optimizer: bool) -> None:
-        """Continue from a stored version; see `PolicyCheckpoints.load_aside`."""
+        """Continue from a stored version; see `CheckpointKeeping.load_aside`."""
         aside = self._checkpoints.load_aside(policy, with_optimizer=with_optimizer)
         with self._change.applying():
             self._learner.replace(self.id, aside)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from backend.learner.sequences import FloatArray, TrainSequence
-from backend.policies.bound import Bound
+from backend.policies.policy_binding import PolicyBinding
 from backend.policies.pool_learner import AnyLearner
 from backend.store.blobs import MANIFEST
 from backend.store.references import ReferredPolicy
@@ -46,7 +46,7 @@ class LoadedPolicy:
 _TEACHER = "teacher"
 
 
-def open_teacher(student: Bound, teacher: str) -> LoadedPolicy:
+def open_teacher(student: PolicyBinding, teacher: str) -> LoadedPolicy:
     """Load a job's teacher next to its student; the caller closes it.
 
     Raises:
@@ -69,7 +69,7 @@ def open_teacher(student: Bound, teacher: str) -> LoadedPolicy:
     return LoadedPolicy(learner, policy_id, shared=shared)
 
 
-def _own_copy(student: Bound, teacher: ReferredPolicy) -> Path:
+def _own_copy(student: PolicyBinding, teacher: ReferredPolicy) -> Path:
     """Keep the teacher's checkpoint with the job: the other job may remove it before this one has ended."""
     files = student.files
     if not files.has(f"{_TEACHER}/{MANIFEST}"):

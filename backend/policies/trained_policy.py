@@ -123,7 +123,7 @@ class TrainedPolicy(Protocol):
     # --- what it is compared with ---
 
     def beginning(self, *, asked_again: bool = False) -> AbstractContextManager[FrozenPolicy]:
-        """Return the policy that the job started from; see `PolicyCheckpoints.beginning`."""
+        """Return the policy that the job started from; see `CheckpointKeeping.beginning`."""
         ...
 
     def open_teacher(self, teacher: str) -> FrozenPolicy:
@@ -241,7 +241,7 @@ class TrainedPolicy(Protocol):
         ...
 
     def save(self, step: int, *, version: int | None = None) -> None:
-        """Write a checkpoint of `step`, and record it; see `PolicyCheckpoints.save`."""
+        """Write a checkpoint of `step`, and record it; see `CheckpointKeeping.save`."""
         ...
 
     def tidy(self, step: int) -> None:
@@ -262,7 +262,7 @@ class TrainedPolicy(Protocol):
         ...
 
     def load(self, policy: str, *, with_optimizer: bool) -> None:
-        """Continue from a stored version; see `PolicyCheckpoints.load_aside`."""
+        """Continue from a stored version; see `CheckpointKeeping.load_aside`."""
         ...
 
 

@@ -109,7 +109,7 @@ class Pools:
             self._by_id[process.pool_id] = pool
         for pool_id, record in known.items():
             self._note_lost(record.model, now)
-            _record_end(self._store, pool_id, "the service was restarted")
+            _remove_and_requeue(self._store, pool_id, "the service was restarted")
 
     def start(self, model: str, now: float) -> None:
         """Start a pool of a model."""
@@ -132,7 +132,7 @@ class Pools:
         pool = self._by_id[pool_id]
         self._workers.end_pool(pool_id)
         self._note_lost(pool.model, now)
-        _record_end(self._store, pool_id, reason)
+        _remove_and_requeue(self._store, pool_id, reason)
         return pool
 
     def remove(self, pool_id: str) -> None:
@@ -249,7 +249,7 @@ class Pools:
         pool = self._by_id[pool_id]
         _log.info("pool %s of %s %s", pool_id, pool.model, why)
         self._workers.end_pool(pool_id)
-        _record_end(self._store, pool_id, "its worker was ended")
+        _remove_and_requeue(self._store, pool_id, "its worker was ended")
         self.remove(pool_id)
 
     def _note_lost(self, model: str, now: float) -> None:
@@ -275,12 +275,12 @@ class Pools:
         ]
 
 
-def _record_end(store: ServiceStore, pool_id: str, reason: str) -> None:
+def _remove_and_requeue(store: ServiceStore, pool_id: str, reason: str) -> None:
     """Remove a pool whose process is gone, and return its jobs to the queue. May be repeated."""
     url = store.remove_pool(pool_id)
     if url is not None:
         worker_url.remove(url)  # If it ran on this machine and was killed, it left its socket behind.
-    for job_id in store.requeue_worker(pool_id, f"{reason}; resumes from the last checkpoint"):
+    for job_id in store.requeue_jobs_of(pool_id, f"{reason}; resumes from the last checkpoint"):
         _fail_if_deadly(store, job_id)
 
 

@@ -16,6 +16,7 @@ from backend.errors import ConfigError
 from backend.store.copied_runs import add_copied_run
 from backend.store.database import Database, SchedulerLock
 from backend.store.episodes import EpisodeStore
+from backend.store.job_leases import JobLeaseStore
 from backend.store.job_rows import (
     MOST_QUEUE_REASON,
     HeldJob,
@@ -27,7 +28,6 @@ from backend.store.job_rows import (
 )
 from backend.store.journal import JournalStore
 from backend.store.keys import KeyStore
-from backend.store.leases import LeaseStore
 from backend.store.policies import PolicyStore, checkpoints_by_key
 from backend.store.policy_calls import PolicyCalls, PolicyCallStore
 from backend.store.postgres import DatabaseUnreachableError
@@ -57,7 +57,7 @@ __all__ = [
 
 
 class ServiceStore(
-    LeaseStore,
+    JobLeaseStore,
     JournalStore,
     PolicyStore,
     EpisodeStore,

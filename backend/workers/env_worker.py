@@ -16,7 +16,7 @@ from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
 from tinkergym.remote.transport import Connection
 from tinkergym.rollout.call_register import CallRegister
 from tinkergym.rollout.host_pool import MakeEnv
-from tinkergym.rollout.play_list import RolloutWorker
+from tinkergym.rollout.rollout_worker import RolloutWorker
 from tinkergym.schema.episodes import SubmitReply, SubmitRequest
 from tinkergym.trajectory.trajectory import Trajectory
 

@@ -21,7 +21,7 @@ from backend.jobs.job_control import NOT_TAKEN_UP, RANK_LOST, JobControl, begin_
 from backend.jobs.job_loop import JobLoop
 from backend.jobs.kinds import loop_of
 from backend.jobs.step_clock import StepClock
-from backend.policies.bound import Bound, PoolParts
+from backend.policies.policy_binding import PolicyBinding, PoolParts
 from backend.policies.policy_sampler import PolicySampler
 from backend.policies.pool_policy import PoolPolicy
 from backend.policies.trained_policy import TrainedPolicy
@@ -163,10 +163,10 @@ class PoolJobs:
         parts, spec = self._parts, lease.spec
         guests = parts.guests.take(sorted(spec.other_models), lease.job_id)
         files = parts.config.job_files.below(lease.job_id)
-        bound: dict[str, Bound] = {}
+        bound: dict[str, PolicyBinding] = {}
         for agent, policy_id in parts.store.policies_of(lease.job_id).items():
             served = guests.get(spec.for_agent(agent).model, parts.own)
-            bound[agent] = Bound(
+            bound[agent] = PolicyBinding(
                 policy_id=policy_id,
                 agent=agent,
                 lease=lease,

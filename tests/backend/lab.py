@@ -25,7 +25,8 @@ from tinkergym.datasets.prepare import prepare
 from tinkergym.registration.games import make_playable
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
 from tinkergym.remote.transport import Connection
-from tinkergym.rollout.play_list import RolloutWorker, play
+from tinkergym.rollout.play_list import play
+from tinkergym.rollout.rollout_worker import RolloutWorker
 from tinkergym.schema.data import DataKind
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, LeaseReply, LeaseRequest, SubmitRequest
 from tinkergym.schema.events import JobState
@@ -83,7 +84,7 @@ class Site:
             for job in jobs:
                 job.join(PATIENCE_SECONDS)
         for held in self.service.held_jobs():  # by a worker that did not survive, or that never was
-            self.service.requeue_worker(held.worker_id, "the test is over")
+            self.service.requeue_jobs_of(held.worker_id, "the test is over")
 
     def close_pool(self, *, in_peace: bool) -> None:
         """End the worker: as a kill does, so that it saves nothing more, or in peace as a restart does."""
@@ -92,7 +93,7 @@ class Site:
         pool, self.pool = self.pool, None
         jobs = list(pool.jobs.threads.values())
         if not in_peace:
-            self.service.requeue_worker(self.pool_id, "it died")
+            self.service.requeue_jobs_of(self.pool_id, "it died")
         pool.close()
         # A worker gives its jobs a few seconds and then dies, and they with it. Here its threads live on: one
         # that still writes a checkpoint to a slow disk has the job yet, and the next worker would not get it.

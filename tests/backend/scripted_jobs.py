@@ -25,7 +25,8 @@ from tests.backend.watched_jobs import PATIENCE_SECONDS, Fickle, HeldLearner, Wa
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Sampler
 from tinkergym.registration.games import make_playable
-from tinkergym.rollout.play_list import MakeEnv, play
+from tinkergym.rollout.executors import MakeEnv
+from tinkergym.rollout.play_list import play
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, LeaseRequest, SubmitRequest
 from tinkergym.testing import byte_bundle
 from tinkergym.testing.samplers import RandomTokenSampler
@@ -67,7 +68,7 @@ class Worker:
 
     def die(self) -> None:
         """Leave everything as it is stored."""
-        self._jobs.service.requeue_worker(self.name, "it died")
+        self._jobs.service.requeue_jobs_of(self.name, "it died")
         for control in self.controls.values():
             control.mark_lease_lost(LeaseLostError("it was killed"))
         self.close()

@@ -1,6 +1,7 @@
 """Stop strings: which sampled token completes one, and the text before it.
 
 Only the text is considered. Token ids stay as they were sampled, including the token that completes the text.
+Streams of text end before a stop string in `tinkergym.openai_api.text_pieces`.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from tinkergym.algorithms.reinforce_plus_plus import ReinforcePlusPlus
 from tinkergym.algorithms.rloo import RLOO
 from tinkergym.algorithms.running_baseline import RunningBaseline
 from tinkergym.policy_losses import LossTokens
-from tinkergym.schema.algorithms import PolicyGradient
 from tinkergym.schema.optimizer import AdamW
+from tinkergym.schema.policy_gradient import PolicyGradient
 from tinkergym.trajectory.outcomes import Credits, Outcome, StepOutcomes
 
 __all__ = [

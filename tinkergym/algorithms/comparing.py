@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from tinkergym.advantages import Baseline, Normalize, group_advantages, returns_to_go, turn_advantages
-from tinkergym.schema.algorithms import PolicyGradient
+from tinkergym.schema.policy_gradient import PolicyGradient
 from tinkergym.schema.refusals import Refusal
 from tinkergym.trajectory.outcomes import Credit, Credits, Outcome, StepOutcomes
 

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from tinkergym.advantages import STD_EPSILON
 from tinkergym.errors import InvalidRequestError
 from tinkergym.policy_losses import LossTokens, Tensor, TokenLosses
-from tinkergym.schema.algorithms import LARGEST, PolicyGradient
+from tinkergym.schema.policy_gradient import LARGEST, PolicyGradient
 from tinkergym.trajectory.outcomes import Credits, FloatArray, Outcome, StepOutcomes, TokenCredit
 
 SeatCredit = Mapping[int, TokenCredit]

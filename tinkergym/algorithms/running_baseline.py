@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from tinkergym.schema.algorithms import PolicyGradient
+from tinkergym.schema.policy_gradient import PolicyGradient
 from tinkergym.trajectory.outcomes import Credits, Memory, Outcome, StepOutcomes
 
 

@@ -1,4 +1,4 @@
-"""Resolve the policy that a command line names, and how it plays."""
+"""The player of `tinkergym eval`: a policy of the service or one without a model, and how it plays."""
 
 from __future__ import annotations
 

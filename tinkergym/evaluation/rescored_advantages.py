@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from tinkergym.datasets.stored_episodes import StoredEpisode, StoredEpisodes
-from tinkergym.schema.algorithms import PolicyGradient
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.policy_gradient import PolicyGradient
 from tinkergym.trajectory.outcomes import FloatArray, Outcome, StepOutcomes
 
 

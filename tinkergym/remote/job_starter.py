@@ -31,7 +31,6 @@ from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.local_environment import (
     without_token,
 )
-from tinkergym.schema.algorithms import PolicyGradient
 from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.parts import Adapter
@@ -41,6 +40,7 @@ from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.names import REMOTE_ID
 from tinkergym.schema.parsing import parse_spec
+from tinkergym.schema.policy_gradient import PolicyGradient
 from tinkergym.schema.preference_losses import PreferenceLoss
 from tinkergym.schema.refusals import Refusal
 

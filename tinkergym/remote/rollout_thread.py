@@ -14,8 +14,9 @@ from tinkergym.remote import client_evaluations
 from tinkergym.remote.process_end import before_the_end
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
 from tinkergym.remote.transport import Connection
-from tinkergym.rollout.play_list import MakeEnv, RolloutTransport, RolloutWorker
+from tinkergym.rollout.executors import MakeEnv
 from tinkergym.rollout.played_episode import Recorder
+from tinkergym.rollout.rollout_worker import RolloutTransport, RolloutWorker
 from tinkergym.schema.jobs.view import JobView
 
 _log = logging.getLogger(__name__)

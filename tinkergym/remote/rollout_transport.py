@@ -65,7 +65,7 @@ class Routes:
 
 
 class HttpRolloutTransport:
-    """Implements `tinkergym.rollout.play_list.RolloutTransport` over a connection."""
+    """Implements `tinkergym.rollout.rollout_worker.RolloutTransport` over a connection."""
 
     def __init__(self, connection: Connection, routes: Routes) -> None:
         """Use `connection`, which the caller closes."""

@@ -10,10 +10,7 @@ from tinkergym.agent.sampler import Sampler
 from tinkergym.rollout.executors import Executor, MakeEnv
 from tinkergym.rollout.played_episode import Recorder
 from tinkergym.rollout.player import EpisodePlayer
-from tinkergym.rollout.rollout_worker import RolloutTransport, RolloutWorker
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
-
-__all__ = ["MakeEnv", "RolloutTransport", "RolloutWorker", "play"]
 
 
 def play(

@@ -25,7 +25,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.algorithms import PolicyGradient
+from tinkergym.schema.policy_gradient import PolicyGradient
 from tinkergym.schema.refusals import Refusal
 from tinkergym.trajectory.outcomes import Credits, StepOutcomes
 from tinkergym.user_code.quoting import raised

@@ -29,8 +29,8 @@ from tinkergym.tool_calls.call import (
 from tinkergym.tool_calls.thoughts import CallSpan, FindCall, thought_end
 
 Syntax = Literal["hermes", "xml", "json", "native"]
-"""`native`: the format of the model's own chat template. The player parses these calls and passes them on as
-`CallText`."""
+"""`native`: the format of the model's own chat template. The agent loop parses these calls, with the
+template's `CallGrammar`, and passes them on as `CallText`."""
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _FUNCTION = re.compile(r"\s*<function=([^<>\s]{1,128})>")

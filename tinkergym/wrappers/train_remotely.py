@@ -23,11 +23,11 @@ from tinkergym.remote.script_job import ScriptJob
 from tinkergym.remote.user_files import with_template_read
 from tinkergym.rollout.environment_host import system_prompt_of, template_variables_of
 from tinkergym.rollout.group_scores import refuse_group_rewards
-from tinkergym.schema.algorithms import PolicyGradient
 from tinkergym.schema.jobs.parts import Adapter, LoRA
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.names import LOCAL
 from tinkergym.schema.parsing import parse, refuse_recorded
+from tinkergym.schema.policy_gradient import PolicyGradient
 from tinkergym.tasks.pinned import named_hash, refuse_other_data
 from tinkergym.trajectory.trajectory import StopReason
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from backend.jobs.rl import Reinforcement
-from backend.jobs.run_facts import RunNotes
+from backend.jobs.run_evidence import RunEvidence
 from tests.backend.lab import Lab
 from tests.backend.watched_jobs import job_spec
 from tinkergym.schema.events import JobState
@@ -35,7 +35,7 @@ def that_learn_the_same(
         if step == _STEP:
             for settings in others:
                 # The notes count what the job itself learns from.
-                other = replace(context, spec=job_spec(**job | settings), notes=RunNotes())
+                other = replace(context, spec=job_spec(**job | settings), evidence=RunEvidence())
                 learn(strategy, other, step, played)
                 learned.setdefault(context.policy.take_weights().sha256, []).append(settings)
                 assert context.policy.restore(at_most=step - 1) == step - 1

@@ -4,7 +4,7 @@ import gymnasium as gym
 import pytest
 
 from backend.episodes.episode_requests import group_requests, step_requests
-from backend.jobs.dynamic_sampling import follow, learned_from
+from backend.jobs.dynamic_sampling import learned_from, rounds_so_far
 from backend.jobs.train_batch import train_batch
 from tests.backend.seats import result_of, two_seats
 from tinkergym.algorithms import GRPO
@@ -48,11 +48,11 @@ SPLIT, SAME = (0.0, 1.0), (1.0, 1.0)
 def test_replaces_silent_groups_in_their_places_round_by_round():
     spec = job(rounds=2)
     first = {0: SPLIT, 1: SAME, 2: SAME}
-    assert follow(spec, played(spec, first)).wanted == [3, 4]
+    assert rounds_so_far(spec, played(spec, first)).wanted == [3, 4]
     second = {**first, 3: SAME, 4: SPLIT}
-    assert follow(spec, played(spec, second)).wanted == [5]
+    assert rounds_so_far(spec, played(spec, second)).wanted == [5]
     third = {**second, 5: SAME}
-    rounds = follow(spec, played(spec, third))
+    rounds = rounds_so_far(spec, played(spec, third))
     assert (rounds.wanted, rounds.groups, rounds.replaced) == ([], [0, 5, 4], 3)
 
 
@@ -67,7 +67,7 @@ def test_keeps_group_that_tells_completions_of_one_seat_apart():
         )
     ]
     # In group 1 each seat earned the same twice, whatever the other earned.
-    assert follow(spec, found).wanted == [3]
+    assert rounds_so_far(spec, found).wanted == [3]
 
 
 @pytest.mark.parametrize("credit", ["episode", "turn"])
@@ -76,7 +76,7 @@ def test_replaces_and_counts_group_whose_returns_differ_by_rounding(credit):
     if credit == "turn":
         pair = (several_turns(0.1 + 0.2), several_turns(0.3))
     found = played(job(rounds=1, credit=credit), {0: pair, 1: SPLIT, 2: SPLIT})
-    assert follow(job(rounds=1, credit=credit), found).wanted == [3]
+    assert rounds_so_far(job(rounds=1, credit=credit), found).wanted == [3]
     learned = train_batch(job(rounds=0, credit=credit), 1, found, never, never)
     assert learned.metrics["zero_variance_groups"] == 1
 
@@ -91,14 +91,14 @@ def test_keeps_batch_size_with_silent_groups_after_the_last_round():
 
 def test_needs_no_round_without_silent_groups():
     spec = job()
-    rounds = follow(spec, played(spec, {0: SPLIT, 1: SPLIT, 2: SPLIT}))
+    rounds = rounds_so_far(spec, played(spec, {0: SPLIT, 1: SPLIT, 2: SPLIT}))
     assert (rounds.wanted, rounds.groups, rounds.replaced) == ([], [0, 1, 2], 0)
 
 
 def test_replaces_group_that_failures_left_without_comparison_too():
     spec = job()
     failed = episode(0.0, StopReason.ENVIRONMENT_ERROR)
-    rounds = follow(spec, played(spec, {0: SPLIT, 1: (failed, 1.0), 2: SPLIT}))
+    rounds = rounds_so_far(spec, played(spec, {0: SPLIT, 1: (failed, 1.0), 2: SPLIT}))
     assert rounds.wanted == [3]
 
 
@@ -128,7 +128,7 @@ def test_calls_turnwise_group_silent_if_no_turn_went_better(pair, silent):
     spec = job(rounds=1, credit="turn")
     group = tuple(several_turns(*rewards) for rewards in pair)
     found = played(spec, {0: group, 1: SPLIT, 2: SPLIT})
-    assert follow(spec, found).wanted == ([3] if silent else [])
+    assert rounds_so_far(spec, found).wanted == ([3] if silent else [])
     learned = train_batch(job(rounds=0, credit="turn"), 1, found, never, never)
     assert learned.metrics["zero_variance_groups"] == silent
 
@@ -160,7 +160,7 @@ def answer(reward, tokens):
 def test_calls_group_silent_by_the_rewards_that_compare_it(pair, silent, credit):
     settings = {"credit": credit, "overlong_tokens": 4, "overlong_penalty": 0.5}
     found = played(job(rounds=1, **settings), {0: tuple(answer(*one) for one in pair), 1: SPLIT, 2: SPLIT})
-    assert follow(job(rounds=1, **settings), found).wanted == ([3] if silent else [])
+    assert rounds_so_far(job(rounds=1, **settings), found).wanted == ([3] if silent else [])
     learned = train_batch(job(rounds=0, **settings), 1, found, never, never)
     assert learned.metrics["zero_variance_groups"] == silent
 

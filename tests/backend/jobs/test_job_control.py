@@ -30,7 +30,7 @@ def test_stops_a_job_given_to_another_worker_without_further_writes(lab):
     job_id = lab.start()
     requests = lab.lease(job_id)
     results = lab.play(requests)
-    assert lab.service.requeue_worker(lab.site.pool_id, "taken away") == [job_id]
+    assert lab.service.requeue_jobs_of(lab.site.pool_id, "taken away") == [job_id]
     other = lab.service.acquire(job_id, "another", 30.0, 0.0)
     with pytest.raises(LeaseLostError):
         lab.service.renew(dataclasses.replace(other, epoch=other.epoch - 1), 30.0, 0.0)

@@ -304,7 +304,7 @@ def test_leaves_nothing_to_play_after_death_past_last_checkpoint(lab, monkeypatc
     posted, killed = [], lab.site.pool_id
     lab.replace_pool()
     monkeypatch.setattr(lab.pool.boards, "post", lambda *step: posted.append(step))
-    lab.service.requeue_worker(killed, "it died")
+    lab.service.requeue_jobs_of(killed, "it died")
     lab.pool.start_job(job_id)
     lab.until_state(job_id, JobState.COMPLETED)
     assert posted == []

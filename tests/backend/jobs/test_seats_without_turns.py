@@ -6,7 +6,7 @@ import pytest
 
 from backend.episodes.episode_requests import step_requests
 from backend.episodes.played import is_lost, trained_seats
-from backend.jobs.run_facts import RunNotes
+from backend.jobs.run_evidence import RunEvidence
 from backend.jobs.step_report import failure_warnings, statistics
 from backend.jobs.train_batch import outcomes_of, train_batch
 from tests.backend.jobs.played_episodes import episode, job, never
@@ -75,7 +75,7 @@ def test_certifies_episode_without_turns_as_dropped():
     (first, second) = (two_seats(one, trained="x") for one in step_requests("job-1", spec, 1))
     seats = [unmoved(1.0).model_copy(update={"agent": "x"}), MOVED.model_copy(update={"agent": "o"})]
     episodes = [(one, result_of(one, *seats)) for one in (first, second)]
-    counted, _ = RunNotes().step(
+    counted, _ = RunEvidence().step(
         spec,
         1,
         1,

@@ -9,7 +9,7 @@ import pytest
 from backend.config import PACKAGED_MODELS
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
-from backend.policies.bound import Bound, PoolParts
+from backend.policies.policy_binding import PolicyBinding, PoolParts
 from backend.policies.teacher import LoadedPolicy, open_teacher
 from backend.processes.children import freeze_startup_objects
 from backend.store.local_blobs import LocalBlobs
@@ -49,7 +49,7 @@ def test_drops_model_of_a_closed_teacher(models, tmp_path):
         store=None, job_files=None, engine=None, directory=None, early=None, open_model=models.open
     )
     lease = SimpleNamespace(spec=SimpleNamespace(model="another"))
-    student = Bound(
+    student = PolicyBinding(
         policy_id="policy-1", agent="", lease=lease, files=LocalBlobs(tmp_path), learner=None, pool=pool
     )
     teacher = open_teacher(student, "nano")

@@ -12,9 +12,9 @@ from backend.config import PACKAGED_MODELS
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import likelihood_loss
-from backend.policies.bound import Bound, PoolParts
 from backend.policies.directory import PolicyDirectory
 from backend.policies.early_requests import EarlyRequests
+from backend.policies.policy_binding import PolicyBinding, PoolParts
 from backend.policies.pool_policy import PoolPolicy
 from backend.store.local_blobs import LocalBlobs
 from backend.store.store import Store
@@ -78,7 +78,7 @@ class Place:
         )
         return {
             agent: PoolPolicy(
-                Bound(
+                PolicyBinding(
                     policy_id=policy_id,
                     agent=agent,
                     lease=lease,

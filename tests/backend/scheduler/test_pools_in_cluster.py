@@ -69,7 +69,7 @@ def test_starts_second_pool_when_first_is_full(make_world):
     for job_id in (first, second, third):
         world.store.tenant("ada").request_cancel(job_id)
     for pool_id in (pool, other):
-        world.service.requeue_worker(pool_id, "")  # Those that are to be cancelled end.
+        world.service.requeue_jobs_of(pool_id, "")  # Those that are to be cancelled end.
     for _ in range(70):
         pass_a_second(world)
     assert list(world.workers.pools) == [pool]

@@ -360,7 +360,7 @@ def test_gives_each_tenant_environment_workers_of_its_own(world):
     assert list(world.workers.env_workers) == [second]
 
 
-@pytest.mark.parametrize("write", ["remove_pool", "requeue_worker", "forget_refusal"])
+@pytest.mark.parametrize("write", ["remove_pool", "requeue_jobs_of", "forget_refusal"])
 def test_records_events_during_a_database_lock_once_it_is_free(make_world, monkeypatch, write):
     world = make_world(preload=[])
     jobs = {model: world.submit(model=model) for model in ("dead", "new")}
@@ -445,7 +445,7 @@ def test_denies_one_tenant_all_places_of_a_model_with_reason(world):
     assert [job_id for _, job_id in world.workers.started] == adas[:4]
     world.scheduler.tick()
     bobs = world.submit("bob")
-    world.service.requeue_worker(pool_id, "the service was restarted")
+    world.service.requeue_jobs_of(pool_id, "the service was restarted")
     world.workers.started.clear()
     world.scheduler.tick()
     assert {job_id for _, job_id in world.workers.started} == {bobs, *adas[:3]}

@@ -71,12 +71,12 @@ def test_pauses_running_job_when_its_worker_sees_the_request(ada, service, job_i
 def test_pauses_job_whose_worker_dies_before_seeing_the_request(ada, service, job_id):
     service.acquire(job_id, "w", 30, now=1000)
     ada.request_pause(job_id)
-    assert service.requeue_worker("w", "its worker died") == []
+    assert service.requeue_jobs_of("w", "its worker died") == []
     assert ada.get_job(job_id).state is JobState.PAUSED
     # The request is fulfilled: a later death queues it again.
     ada.request_resume(job_id)
     service.acquire(job_id, "w", 30, now=1000)
-    assert service.requeue_worker("w", "its worker died") == [job_id]
+    assert service.requeue_jobs_of("w", "its worker died") == [job_id]
 
 
 def test_keeps_job_running_when_pause_is_withdrawn_before_it_begins(ada, service, job_id):
@@ -115,7 +115,7 @@ def test_counts_time_between_heartbeats_while_a_worker_has_the_job(ada, service,
     lease = service.acquire(job_id, "w", 30, now=2000)
     service.renew(lease, 30, now=2007)
     clock.now = 2020
-    service.requeue_worker("w", "its worker died")
+    service.requeue_jobs_of("w", "its worker died")
     assert ada.get_job(job_id).used_seconds == 22
 
 
@@ -129,7 +129,7 @@ def test_counts_tokens_of_a_step_once_however_often_repeated(ada, service, job_i
     lease = service.acquire(job_id, "w", 30, now=1000)
     service.record_step(lease, step_event(1), "00")
     service.record_step(lease, step_event(2), "00")
-    service.requeue_worker("w", "its worker died")
+    service.requeue_jobs_of("w", "its worker died")
     lease = service.acquire(job_id, "w", 30, now=1000)
     event = service.record_step(lease, step_event(2), "00")
     assert event.body.metrics["used/tokens"] == ada.get_job(job_id).used_tokens == 400
@@ -204,7 +204,7 @@ def test_keeps_settings_of_steps_repeated_after_a_kill(ada, service, job_id):
     service.take_updates(lease, 2)
     service.record_step(lease, step_event(2), "00")
     ada.change_settings(job_id, {"learning_rate": 1e-4})  # no worker has begun a step with it
-    service.requeue_worker("w", "its worker died")
+    service.requeue_jobs_of("w", "its worker died")
     lease = service.acquire(job_id, "w", 30, now=1000)
     assert rates(service, lease, [1, 2, 3]) == [1e-3, 5e-4, 1e-4]
     assert [event.from_step for event in updates(ada, job_id)] == [2, 3]

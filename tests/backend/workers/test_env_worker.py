@@ -21,7 +21,8 @@ from tinkergym.registration.environments import make_environment
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
 from tinkergym.remote.transport import Connection
 from tinkergym.rollout.executors import InlineExecutor, ProcessExecutor, ThreadExecutor
-from tinkergym.rollout.play_list import RolloutWorker, play
+from tinkergym.rollout.play_list import play
+from tinkergym.rollout.rollout_worker import RolloutWorker
 from tinkergym.schema.episodes import EpisodeRequest, LeaseReply, SeatPlan, SubmitReply
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Sampling

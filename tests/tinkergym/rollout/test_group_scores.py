@@ -13,7 +13,8 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.errors import InvalidRewardError, PayloadTooLargeError
 from tinkergym.rollout.executors import InlineExecutor, ProcessExecutor, ThreadExecutor
 from tinkergym.rollout.group_scores import WaitingGroup
-from tinkergym.rollout.play_list import RolloutWorker, play
+from tinkergym.rollout.play_list import play
+from tinkergym.rollout.rollout_worker import RolloutWorker
 from tinkergym.rubrics import Rubric, score_members
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.episodes import EpisodeResult

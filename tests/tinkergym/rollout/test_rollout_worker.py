@@ -12,7 +12,7 @@ from tinkergym.errors import (
     ServiceUnavailableError,
     ServiceUnreachableError,
 )
-from tinkergym.rollout.play_list import RolloutWorker
+from tinkergym.rollout.rollout_worker import RolloutWorker
 from tinkergym.schema.episodes import EpisodeRequest, LeaseReply, SeatPlan, SubmitReply, SubmitRequest
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Sampling

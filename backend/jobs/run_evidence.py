@@ -30,7 +30,7 @@ class Source(NamedTuple):
     segment: int
 
 
-class RunNotes:
+class RunEvidence:
     """Collects what one attempt of a job trains on, until the step is recorded."""
 
     def __init__(self) -> None:

@@ -6,9 +6,9 @@ import tinkergym as tg
 from tinkergym.algorithms import PPO, RLOO, DrGRPO, ReinforcePlusPlus
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.algorithm_registry import BUILT_IN, Algorithm
-from tinkergym.schema.algorithms import PolicyGradient
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.parsing import parse_spec
+from tinkergym.schema.policy_gradient import PolicyGradient
 
 GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from backend.episodes.played import PlayedSeat
-from backend.jobs.run_facts import RunNotes, Source, captured_by_turn
+from backend.jobs.run_evidence import RunEvidence, Source, captured_by_turn
 from backend.learner.sequences import TrainSequence
 from backend.store.episodes import StoredEpisode
 from tinkergym.algorithms import GRPO
@@ -83,7 +83,7 @@ def step(
     issued=1,
     stayed=True,
     stored=True,
-    notes=None,
+    evidence=None,
 ):
     """Return the facts and the fate of the only episode of a step."""
     request = SimpleNamespace(
@@ -91,12 +91,12 @@ def step(
         seats={one.agent: SimpleNamespace(trained=one.agent in trained) for one in trajectories},
     )
     result = EpisodeResult(episode_id=request.episode_id, lease_id="lease", trajectories=list(trajectories))
-    notes = notes or RunNotes()
+    evidence = evidence or RunEvidence()
     of = {one.agent: one for one in trajectories}
     sources = [Source(PlayedSeat(request, of[agent]), 0) for agent, _ in sequences]
-    notes.trained(sources, [sequence for _, sequence in sequences])
+    evidence.trained(sources, [sequence for _, sequence in sequences])
     row = StoredEpisode(sha256="a" * 64, captured=digests(*trajectories) if captured is None else captured)
-    counted, facts = notes.step(
+    counted, facts = evidence.step(
         spec,
         1,
         3,
@@ -202,10 +202,10 @@ def test_knows_the_captured_turns_by_agent_and_number():
 
 
 def test_forgets_a_step_that_is_recorded():
-    notes = RunNotes()
+    evidence = RunEvidence()
     extra = replace(SEQUENCE, loss_mask=with_mask(1, 3, 4, 5))
-    assert tokens(step(ONE, sequences=[(ONLY_AGENT, extra)], notes=notes)[0])[2] == 4
-    assert tokens(step(ONE, notes=notes)[0])[2] == 0
+    assert tokens(step(ONE, sequences=[(ONLY_AGENT, extra)], evidence=evidence)[0])[2] == 4
+    assert tokens(step(ONE, evidence=evidence)[0])[2] == 0
 
 
 def test_records_how_often_an_episode_was_played():

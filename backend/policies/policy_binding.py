@@ -41,7 +41,7 @@ class PoolParts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class PolicyBinding:
     """One policy of one job in one pool."""
 
     policy_id: str

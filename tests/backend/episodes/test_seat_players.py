@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from backend.episodes.binding import Current, Past, bind, label_of, share_of
 from backend.episodes.episode_requests import step_requests
 from backend.episodes.league_book import Known, LeagueBook, snapshots
+from backend.episodes.seat_players import Current, Past, bind, label_of, share_of
 from tests.backend.seats import result_of
 from tinkergym.algorithms import GRPO
 from tinkergym.schema.jobs.parts import EnvironmentRef

@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from backend.gateway.read_only import READS, STARTS
+from backend.gateway.key_rights import READS, STARTS
 from tests.backend.gateway import test_app
 from tests.backend.gateway.test_app import OPEN, every_route, filled
 

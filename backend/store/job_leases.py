@@ -45,8 +45,8 @@ from tinkergym.schema.jobs.spec import stored_spec
 from tinkergym.schema.jobs.view import JobView
 
 
-class LeaseStore:
-    """The store's methods for the scheduler."""
+class JobLeaseStore:
+    """Queued jobs, and the leases of running ones: for the scheduler and for pools."""
 
     def __init__(self, database: Database, clock: Callable[[], float]) -> None:
         self._db = database
@@ -279,7 +279,7 @@ class LeaseStore:
                     queued.append(row.job_id)
         return queued
 
-    def requeue_worker(self, worker_id: str, reason: str) -> list[str]:
+    def requeue_jobs_of(self, worker_id: str, reason: str) -> list[str]:
         """Requeue the jobs of a dead worker before their leases expire.
 
         Returns:
