@@ -1,7 +1,7 @@
 """A causal language model for the learner: from micro-batches to logprobs of the sampled tokens.
 
 It uses transformers' models, but does not know policies: the caller sets the weights. A model's capabilities
-(shared prefixes, an output head that is one matrix) are not listed but tested once with a few random tokens.
+(shared prefixes, an output head that is one matrix) are not listed but tested once: `capability_probes`.
 """
 
 from __future__ import annotations
@@ -9,20 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch.nn import functional as F  # noqa: N812
 from transformers import AutoConfig
 from transformers.utils.logging import disable_progress_bar
 
-from backend.catalog.architecture import context_length, keeps_a_state
+from backend.catalog.architecture import context_length
 from backend.compute.cpu.fast_linears import speed_up_linears
 from backend.compute.cpu.fast_norms import speed_up_norms
 from backend.compute.quantized_weights import loading_options, through_one_product
@@ -31,8 +29,9 @@ from backend.compute.weight_formats import Quantization
 from backend.compute.whole_model import load_whole
 from backend.learner.activations import kept_bytes, layers_of, recompute
 from backend.learner.batching import IntArray, MicroBatch, micro_batches
+from backend.learner.capability_probes import head_is_plain, prefixes_can_be_shared, probe_ids, text_part
 from backend.learner.sequences import TokenLimits, TrainSequence
-from backend.learner.shared_attention import ATTENTION, AttentionLayout, attending
+from backend.learner.shared_attention import AttentionLayout, attending
 from backend.learner.swiglu import slim_swiglu
 from backend.vision.positions import mrope_positions
 from backend.vision.tower import BASE, ImageTower, KeptFeatures, embedded, kept_or_computed
@@ -40,21 +39,8 @@ from tinkergym.errors import InvalidRequestError, UnknownModelError, Unsupported
 from tinkergym.schema.views import ImageRules
 from tinkergym.trajectory.content_parts import ImageSpan
 
-_PROBE_LENGTH = 12
 _KEPT_PROBE_LENGTH = 128
 _KEPT_PROBE_ROWS = 4
-_LOGIT_PROBE = 1000.0
-"""Known soft caps range from 15 to 50."""
-_TOLERANCE = 1e-4
-"""Relative to the largest value; a wrong head or mask differs by far more, float32 rounding by far less.
-
-For the head in every dtype: if it is plain, both ways perform the same operations with the same rounding.
-"""
-_PREFIX_TOLERANCES = {torch.float16: 2.5e-3, torch.bfloat16: 2e-2}
-"""A different layout of attention changes the rounding: in bfloat16 by up to 1e-2 in random models of 28
-layers, and by 5e-3 in nano; float16 has three bits more. A wrong mask or wrong positions differ by 0.15 in
-nano."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -72,7 +58,7 @@ class CausalLM:
         self.decoder: Any = model.get_decoder()
         self.output_head: Any = model.get_output_embeddings()
         self.vocabulary = int(self.output_head.weight.shape[0])
-        self.context_length = context_length(_text(model.config).to_dict())
+        self.context_length = context_length(text_part(model.config).to_dict())
         """See `TokenLimits`."""
         self.hidden_size = int(self.output_head.weight.shape[1])
         self._rotates_by_length = _rotates_by_length(model)
@@ -86,8 +72,8 @@ class CausalLM:
         self.shares_prefixes = False
         self.splits_head = False
         try:
-            self.splits_head = self._head_is_plain()
-            self.shares_prefixes = self._prefixes_can_be_shared()
+            self.splits_head = head_is_plain(self)
+            self.shares_prefixes = prefixes_can_be_shared(self)
         except Exception as error:  # the code of some hundred families, with no common error type
             raise InvalidRequestError(
                 f"models of type {model.config.model_type!r} cannot be trained: a short trial failed with "
@@ -122,7 +108,7 @@ class CausalLM:
         try:
             config = AutoConfig.from_pretrained(model_dir)
             # transformers' fast attention silently omits a soft cap.
-            attention = "eager" if getattr(_text(config), "attn_logit_softcapping", None) else None
+            attention = "eager" if getattr(text_part(config), "attn_logit_softcapping", None) else None
             options = loading_options(quantized, device=device, dtype=dtype)
             model = load_whole(
                 model_dir, config=config, dtype=dtype, attn_implementation=attention, **options
@@ -172,7 +158,7 @@ class CausalLM:
         Measured with a few sequences with a common beginning, like completions of one prompt.
         """
         length = min(_KEPT_PROBE_LENGTH, self.context_length or _KEPT_PROBE_LENGTH)
-        ids = _probe_ids(self.vocabulary, _KEPT_PROBE_ROWS, length)
+        ids = probe_ids(self.vocabulary, _KEPT_PROBE_ROWS, length)
         ids[:, : length // 2] = ids[0, : length // 2]
         blank: list[float | None] = [0.0] * length
         mask = [False, *[True] * (length - 1)]
@@ -350,89 +336,10 @@ class CausalLM:
             digest.update(sample.numpy().tobytes())
         return digest.hexdigest()
 
-    def _head_is_plain(self) -> bool:
-        if self.decoder is self.model:
-            return False  # it does not expose its decoder separately
-        ids = _probe_ids(self.vocabulary, 1)[:, :_PROBE_LENGTH].to(self.device)
-        with torch.no_grad():
-            states = self.decoder(input_ids=ids, use_cache=False).last_hidden_state
-            scale = _until_a_cap_shows(states, self.output_head(states))
-            hook = self.output_head.register_forward_pre_hook(lambda _, given: (given[0] * scale, *given[1:]))
-            try:
-                whole = self.model(input_ids=ids, use_cache=False).logits
-                split = self.output_head(states)
-            finally:
-                hook.remove()
-        return _difference(split, whole) <= _TOLERANCE
-
-    def _prefixes_can_be_shared(self) -> bool:
-        config = _text(self.model.config)
-        usual = config._attn_implementation
-        if usual != "sdpa" or not _attends_fully(config) or keeps_a_state(self.model):
-            _log.info(
-                "prompts of %s are computed once per sequence: it does not have plain attention",
-                config.model_type,
-            )
-            return False
-        ids = _probe_ids(self.vocabulary, 3)
-        ids[1, : _PROBE_LENGTH // 2] = ids[0, : _PROBE_LENGTH // 2]
-        sequences = [
-            TrainSequence(
-                token_ids=row[: _PROBE_LENGTH - i].tolist(),
-                loss_mask=[False] + [True] * (_PROBE_LENGTH - i - 1),
-                sampling_logprobs=[0.0] * (_PROBE_LENGTH - i),
-            )
-            for i, row in enumerate(ids)
-        ]
-        expected = self._probe_logprobs(sequences)
-        self.shares_prefixes, config._attn_implementation = True, ATTENTION
-        tolerance = _PREFIX_TOLERANCES.get(self.model.dtype, _TOLERANCE)
-        try:
-            difference = _difference(self._probe_logprobs(sequences), expected)
-        except NotImplementedError as error:
-            why = f"it wants {error}"
-        except Exception as error:
-            why = f"with shared prompts it failed: {type(error).__name__}: {error}"
-        else:
-            if difference <= tolerance:
-                return True
-            why = f"with shared prompts its logprobs differ by {difference:.1e}, more than {tolerance:.0e}"
-        config._attn_implementation = usual
-        _log.warning("prompts of %s are computed once per sequence: %s", config.model_type, why)
-        return False
-
-    def _probe_logprobs(self, sequences: list[TrainSequence]) -> torch.Tensor:
-        ((batch,),) = self.batches(sequences, max_tokens=1000)
-        with torch.no_grad():
-            table = F.log_softmax(self.logits(self.features(batch)), dim=-1).cpu()
-        picked = table[torch.from_numpy(batch.prediction_of), torch.from_numpy(batch.targets)]
-        return picked[torch.from_numpy(np.argsort(batch.slots))]
-
 
 def sampled_logprobs(logits: torch.Tensor, temperatures: torch.Tensor | None) -> torch.Tensor:
     """Return log-softmax of [U, vocabulary] logits at each row's temperature; None is 1 everywhere."""
     return F.log_softmax(logits if temperatures is None else logits / temperatures[:, None], dim=-1)
-
-
-def _until_a_cap_shows(states: torch.Tensor, logits: torch.Tensor) -> float:
-    """Return the factor on the head's input at which a soft cap would visibly change small logits."""
-    largest = torch.finfo(states.dtype).max / 16
-    wanted = min(_LOGIT_PROBE, largest) / max(float(logits.abs().max()), 1e-6)
-    return max(1.0, min(wanted, largest / max(float(states.abs().max()), 1e-6)))
-
-
-def _attends_fully(config: Any) -> bool:
-    """Return whether every layer attends to all earlier tokens, without a window or a recurrent state."""
-    text = _text(config)
-    kinds = getattr(text, "layer_types", None)
-    if kinds is not None:
-        return set(kinds) == {"full_attention"}
-    return getattr(text, "sliding_window", None) is None
-
-
-def _text(config: Any) -> Any:
-    """Return the part of a model's configuration for its decoder, which is nested in vision models."""
-    return config.get_text_config(decoder=True)
 
 
 def _rotates_by_length(model: Any) -> bool:
@@ -442,16 +349,3 @@ def _rotates_by_length(model: Any) -> bool:
         kind = getattr(module, "rope_type", None)
         kinds += kind.values() if isinstance(kind, dict) else [kind]
     return any(kind in {"dynamic", "longrope"} for kind in kinds)
-
-
-def _probe_ids(vocabulary: int, rows: int, length: int = _PROBE_LENGTH) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, vocabulary, (rows, length), generator=generator)
-
-
-def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the largest difference, relative to the largest value."""
-    if found.shape != expected.shape:
-        return math.inf
-    scale = max(float(expected.abs().max()), 1e-6)
-    return float((found - expected).abs().max()) / scale
