@@ -30,6 +30,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from backend.engines.vllm.collected import Collected
 from backend.engines.vllm.files import hash_of_what_is_read
+from backend.engines.vllm.host_sleep import HostSleep
 from backend.engines.vllm.weight_turns import Rooms
 from backend.processes.children import die_with_parent
 
@@ -58,6 +59,26 @@ _GONE: Message = {"gone": True}
 """The result for a request whose policy is not loaded."""
 
 
+_CANARY: Message = {
+    "id": "canary",
+    "policy": _BASE,
+    "prompt": [1],
+    "temperature": 0.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "seed": 0,
+    "max_tokens": 1,
+    "stop": [],
+    "salt": "canary",
+    "structured": None,
+    "stop_strings": [],
+    "top_logprobs": 0,
+    "prompt_logprobs": False,
+    "stream": False,
+    "images": [],
+}
+
+
 class Host:
     """Processes messages with vLLM."""
 
@@ -83,8 +104,7 @@ class Host:
         self._resident = _BASE
         self._nothing: LoRARequest | None = None
         self._canary_logprob: float | None = None
-        self._asleep = False
-        self._going_to_bed = asyncio.Lock()
+        self._sleep = HostSleep(engine)
         self._hashing = asyncio.Lock()
         self._others: set[asyncio.Task[None]] = set()
 
@@ -111,8 +131,8 @@ class Host:
             "load": self._load,
             "drop": self._drop,
             "canary": self._canary,
-            "sleep": self._sleep,
-            "wake": self._wake,
+            "sleep": self._sleep.begin,
+            "wake": self._sleep.end,
         }[kind]
         task = asyncio.ensure_future(self._answer(message, work))
         if kind in {"sample", "together"}:
@@ -140,7 +160,7 @@ class Host:
     # --- sampling ---
 
     async def _sample(self, message: Message) -> Message:
-        await self._wake()
+        await self._sleep.end()
         if not self._knows(message):
             return _GONE
         room = self._room(message["policy"])
@@ -154,7 +174,7 @@ class Host:
 
     async def _together(self, message: Message) -> Message:
         """Sample as one batch: nothing is computed before all requests have arrived, and no others join."""
-        await self._wake()
+        await self._sleep.end()
         answers = {r["id"]: _GONE for r in message["requests"] if not self._knows(r)}
         requests = [r for r in message["requests"] if r["id"] not in answers]
         while requests:
@@ -212,34 +232,10 @@ class Host:
             return {"invalid": str(error)}
 
     async def _add(self, message: Message, room: int) -> Any:
-        settings = SamplingParams(
-            temperature=message["temperature"],
-            top_p=message["top_p"],
-            top_k=message["top_k"],
-            extra_args={_SEED: message["seed"]},
-            max_tokens=message["max_tokens"],
-            stop_token_ids=message["stop"],
-            # Only the request's `stop` ends a completion: an end token that is not in `stop` is an ordinary
-            # token.
-            ignore_eos=True,
-            logprobs=message["top_logprobs"],
-            prompt_logprobs=0 if message["prompt_logprobs"] else None,
-            detokenize=False,
-            # Token by token if they are searched for stop strings, by the code that searches them in the
-            # transformers engine too: vLLM's own detokenizer omits special tokens.
-            output_kind=RequestOutputKind.DELTA
-            if message["stop_strings"] or message["stream"]
-            else RequestOutputKind.FINAL_ONLY,
-            structured_outputs=StructuredOutputsParams(**message["structured"])
-            if message["structured"]
-            else None,
-            # vLLM's notes in a structured request's settings belong to that request only.
-            skip_clone=True,
-        )
         return await self._engine.add_request(
             f"r{message['id']}",
             await self._input(message),
-            settings,
+            _settings_of(message),
             lora_request=self._adapter(message["policy"], room),
         )
 
@@ -273,7 +269,7 @@ class Host:
     # --- policies ---
 
     async def _load(self, message: Message) -> Message:
-        await self._wake()
+        await self._sleep.end()
         key = message["policy"]
         if "shared" in message:
             self._full[key] = message
@@ -287,16 +283,7 @@ class Host:
         # In a thread: requests do not wait for it. One at a time: torch's cache of a GPU's opened memory
         # fails if it is asked for a piece that is being released.
         async with self._hashing:
-            return {"sha256": await self._hash(message)}
-
-    async def _hash(self, policy: Message) -> str:
-        if self._ranks == 1:
-            return await asyncio.to_thread(hash_of_what_is_read, policy)
-        found: list[str] = await self._engine.collective_rpc("tinkergym_sha256", args=(policy,))
-        for rank, sha256 in enumerate(found):
-            if sha256 != found[0]:
-                raise RuntimeError(f"rank {rank} of {len(found)} read other weights than rank 0")
-        return found[0]
+            return {"sha256": await _hash_of(self._engine, self._ranks, message)}
 
     def _knows(self, request: Message) -> bool:
         """Return whether the request's policy is loaded; it then stays until `_used`."""
@@ -361,52 +348,15 @@ class Host:
             await self._engine.reset_encoder_cache()
         self._resident = resident
 
-    # --- sleep ---
-
-    async def _sleep(self, message: Message) -> Message:
-        """Let vLLM free memory; the other end has no request in progress."""
-        async with self._going_to_bed:
-            if not self._asleep:
-                await self._engine.sleep(level=1, mode="wait")
-                self._asleep = True
-        return {}
-
-    async def _wake(self, message: Message | None = None) -> Message:
-        if not self._asleep and not self._going_to_bed.locked():
-            return {}
-        async with self._going_to_bed:
-            if self._asleep:
-                await self._engine.wake_up()
-                self._asleep = False
-        return {}
-
     # --- health ---
 
     async def _canary(self, message: Message) -> Message:
         """Sample one token; while a batch is closed, check vLLM's loop instead."""
-        request: Message = {
-            "id": "canary",
-            "policy": _BASE,
-            "prompt": [1],
-            "temperature": 0.0,
-            "top_p": 1.0,
-            "top_k": 0,
-            "seed": 0,
-            "max_tokens": 1,
-            "stop": [],
-            "salt": "canary",
-            "structured": None,
-            "stop_strings": [],
-            "top_logprobs": 0,
-            "prompt_logprobs": False,
-            "stream": False,
-            "images": [],
-        }
         with self._rooms.join() as room:
-            if room is None or self._asleep or self._going_to_bed.locked():
+            if room is None or self._sleep.has_begun:
                 await self._engine.get_weight_version()
                 return {"alive": True}
-            answer = await self._collect(await self._add(request, room), request)
+            answer = await self._collect(await self._add(_CANARY, room), _CANARY)
         if "error" in answer or room > _PLAIN:
             return answer if "error" in answer else {"alive": True}
         logprob = answer["logprobs"][0]
@@ -421,6 +371,45 @@ class Host:
         while not self._engine.errored:
             await asyncio.sleep(_LOOK_SECONDS)
         os._exit(1)
+
+
+async def _hash_of(engine: AsyncLLM, ranks: int, policy: Message) -> str:
+    """Return the hash of the weights that every rank reads."""
+    if ranks == 1:
+        return await asyncio.to_thread(hash_of_what_is_read, policy)
+    found: list[str] = await engine.collective_rpc("tinkergym_sha256", args=(policy,))
+    for rank, sha256 in enumerate(found):
+        if sha256 != found[0]:
+            raise RuntimeError(f"rank {rank} of {len(found)} read other weights than rank 0")
+    return found[0]
+
+
+def _settings_of(message: Message) -> SamplingParams:
+    """Return vLLM's settings of a request."""
+    return SamplingParams(
+        temperature=message["temperature"],
+        top_p=message["top_p"],
+        top_k=message["top_k"],
+        extra_args={_SEED: message["seed"]},
+        max_tokens=message["max_tokens"],
+        stop_token_ids=message["stop"],
+        # Only the request's `stop` ends a completion: an end token that is not in `stop` is an ordinary
+        # token.
+        ignore_eos=True,
+        logprobs=message["top_logprobs"],
+        prompt_logprobs=0 if message["prompt_logprobs"] else None,
+        detokenize=False,
+        # Token by token if they are searched for stop strings, by the code that searches them in the
+        # transformers engine too: vLLM's own detokenizer omits special tokens.
+        output_kind=RequestOutputKind.DELTA
+        if message["stop_strings"] or message["stream"]
+        else RequestOutputKind.FINAL_ONLY,
+        structured_outputs=StructuredOutputsParams(**message["structured"])
+        if message["structured"]
+        else None,
+        # vLLM's notes in a structured request's settings belong to that request only.
+        skip_clone=True,
+    )
 
 
 def _images_of(engine: AsyncLLM) -> Any:
