@@ -39,7 +39,7 @@ def test_rejects_window_told_by_the_configuration_without_a_try(caplog):
         num_key_value_heads=2,
         sliding_window=64,
     )
-    with caplog.at_level(logging.INFO, "backend.learner.causal_lm"):
+    with caplog.at_level(logging.INFO, "backend.learner.capability_probes"):
         lm = CausalLM(MistralForCausalLM._from_config(config, dtype=torch.bfloat16), device=CPU)
     assert not lm.shares_prefixes
     assert "does not have plain attention" in caplog.text

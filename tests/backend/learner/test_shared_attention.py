@@ -64,9 +64,9 @@ def changed(model, change):
 @DTYPES
 @pytest.mark.parametrize("make", [nano, random_qwen])
 def test_shares_prompts_in_every_dtype(make, dtype, caplog, said_by):
-    with caplog.at_level(logging.INFO, "backend.learner.causal_lm"):
+    with caplog.at_level(logging.INFO, "backend.learner.capability_probes"):
         assert CausalLM(make(dtype), device=CPU).shares_prefixes
-    assert not said_by("backend.learner.causal_lm")
+    assert not said_by("backend.learner.capability_probes")
 
 
 @DTYPES
@@ -75,7 +75,7 @@ def test_rejects_model_whose_tokens_would_see_others_and_logs_it(change, dtype, 
     lm = CausalLM(changed(nano(dtype), change), device=CPU)
     assert not lm.shares_prefixes
     assert lm.model.config._attn_implementation == "sdpa"
-    (message,) = said_by("backend.learner.causal_lm")
+    (message,) = said_by("backend.learner.capability_probes")
     assert "computed once per sequence" in message and "logprobs differ" in message
 
 
