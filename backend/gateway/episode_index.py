@@ -30,6 +30,11 @@ class EpisodeRow:
     sampled_tokens: int
     completed: bool
     trained: bool
+    task: int | None = None
+    tool_errors: int = 0
+
+
+_TOOL_ERRORS = ("tool_errors", "malformed_tool_calls", "refused_tool_calls")
 
 
 class EpisodeIndex:
@@ -93,6 +98,10 @@ def rows_of(body: bytes) -> Iterator[EpisodeRow]:
             sampled_tokens=sum(turn["end"] - turn["start"] for turn in turns),
             completed=has_return(one["stop_reason"], has_turns=bool(turns)),
             trained=one["trained"],
+            task=one.get("task_index"),
+            tool_errors=int(
+                sum(turn.get("metrics", {}).get(name, 0) for turn in turns for name in _TOOL_ERRORS)
+            ),
         )
 
 

@@ -179,6 +179,10 @@ class EpisodeRows(WireModel):
     """Whether the return is valid."""
     trained: list[bool] = Field([], max_length=MOST_ROWS)
     """Whether the seat is one that the job trains."""
+    task: list[int | None] = Field([], max_length=MOST_ROWS)
+    """Index of its task; None if the environment has no list of tasks."""
+    tool_errors: list[int] = Field([], max_length=MOST_ROWS)
+    """Calls of tools that failed, could not be read, or were over their number."""
 
 
 class EpisodePage(WireModel):

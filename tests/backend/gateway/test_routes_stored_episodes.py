@@ -26,6 +26,7 @@ def result(job_id, step, index, *, reward=1.0, said="b2", reason="terminated", e
         "observation": "Play.",
         "action": said,
         "reward": reward,
+        "metrics": {"tool_errors": 1.0, "malformed_tool_calls": 2.0} if error else {},
     }
     segment = {
         "token_ids": [1, 2, 3, 4],
@@ -40,6 +41,7 @@ def result(job_id, step, index, *, reward=1.0, said="b2", reason="terminated", e
         "stop_reason": reason,
         "error": error,
         "seed": 5,
+        "task_index": index,
     }
     return EpisodeResult.model_validate(
         {"episode_id": f"{job_id}:{step}:{index}", "lease_id": "l", "trajectories": [seat]}
@@ -74,6 +76,7 @@ def test_lists_whole_steps_newest_first(client, run):
     assert page["rows"]["episode_return"] == [1.0, -1.0, 0.0]
     assert page["rows"]["completed"] == [True, True, False]
     assert page["rows"]["sampled_tokens"] == [2, 2, 2]
+    assert (page["rows"]["task"], page["rows"]["tool_errors"]) == ([0, 1, 2], [0, 0, 3])
     assert (page["next_before"], page["steps"], page["read"], page["group_size"]) == (2, 2, 1, 2)
     last = rows(client, run, before=page["next_before"])
     assert (last["rows"]["step"], last["next_before"]) == ([1, 1], None)

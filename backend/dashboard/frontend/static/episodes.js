@@ -18,7 +18,7 @@ export async function show(main, jobId) {
   const filter = {
     from: asked.get("from") ?? "", to: asked.get("to") ?? "", low: asked.get("low") ?? "", high: asked.get("high") ?? "", reason: asked.get("reason") ?? "",
     agent: asked.get("agent") ?? "", environment: asked.get("environment") ?? "", turns: asked.get("turns") ?? "", tokens: asked.get("tokens") ?? "",
-    failed: asked.get("failed") === "1", seats: asked.get("seats") === "all", text: asked.get("text") ?? "",
+    failed: asked.get("failed") === "1", tools: asked.get("tools") === "1", task: asked.get("task") ?? "", seats: asked.get("seats") === "all", text: asked.get("text") ?? "",
   };
   const path = `/dashboard/jobs/${encodeURIComponent(jobId)}`;
   let rows = [], shown = [], order = ["step", -1], reading = 0, drawn = 0, asksForPaint = false;
@@ -38,13 +38,13 @@ export async function show(main, jobId) {
   const field = (name, label, size = 6) => h("label", null, `${label} `, h("input", { size, inputmode: "decimal", value: filter[name], oninput: (event) => change(name, event.target.value) }));
   const search = h("input", { type: "search", placeholder: "Text in observations, answers, errors", "aria-label": "Text", value: filter.text });
   const check = (name, label) => h("label", null, h("input", { type: "checkbox", checked: filter[name], onchange: (event) => change(name, event.target.checked) }), ` ${label}`);
-  const opponents = check("seats", "opponents' seats too");
+  const opponents = check("seats", "opponents' seats too"), tools = check("tools", "with tool errors"), task = field("task", "Task", 5);
   replace(main,
     h("div", { class: "heading" }, h("h1", null, "Episodes"), h("a", { class: "button", href: path }, "Back to the run")), h("p", { class: "quiet" }, jobId),
     h("form", { class: "toolbar", role: "search", onsubmit: (event) => { event.preventDefault(); filter.text = search.value.trim(); remember(); read(); } }, search, h("button", { type: "submit" }, "Search texts"), status),
     h("div", { class: "toolbar" }, field("from", "Steps"), field("to", "to"), field("low", "Return"), field("high", "to"), h("label", null, "Ended by ", reasons), h("label", null, "Agent ", agents),
       h("label", null, "Environment ", environments), field("turns", "At least", 4), h("span", null, "turns"), field("tokens", "and", 5), h("span", null, "tokens"),
-      check("failed", "failed only"), opponents,
+      task, check("failed", "failed only"), tools, opponents,
       h("button", { type: "button", onclick: () => location.assign(`${path}/episodes`) }, "Clear")),
     chart, trouble,
     h("div", { class: "virtual-wrap" }, h("div", { class: "virtual-head" }, COLUMNS.map(([name, label]) => h("button", { type: "button", class: `plain c-${name}`, onclick: () => { order = [name, order[0] === name ? -order[1] : -1]; draw(); } }, label))),
@@ -90,11 +90,13 @@ export async function show(main, jobId) {
   function draw() {
     const [low, high, from, to] = [filter.low, filter.high, filter.from, filter.to].map((one) => (one === "" ? null : Number(one)));
     const turns = Number(filter.turns), tokens = Number(filter.tokens), most = [];
-    let others = false;
+    let others = false, erred = filter.tools, numbered = filter.task !== "";
     shown = [];
     for (const row of rows) { // 100,000 of them: once, and nothing is copied
       others ||= !row.trained;
-      if ((!row.trained && !filter.seats) || (filter.reason && row.stop_reason !== filter.reason) || (filter.agent && row.agent !== filter.agent)
+      erred ||= row.tool_errors > 0;
+      numbered ||= row.task !== null;
+      if ((filter.tools && !row.tool_errors) || (filter.task !== "" && row.task !== Number(filter.task)) || (!row.trained && !filter.seats) || (filter.reason && row.stop_reason !== filter.reason) || (filter.agent && row.agent !== filter.agent)
         || (filter.environment && row.environment !== filter.environment) || (from !== null && row.step < from) || (to !== null && row.step > to)
         || row.turns < turns || row.sampled_tokens < tokens || (filter.failed && row.completed)) continue;
       most.push(row);
@@ -108,6 +110,8 @@ export async function show(main, jobId) {
     choices(environments, found.environment, filter.environment);
     main.classList.toggle("one-environment", environments.parentNode.hidden);
     opponents.hidden = !others;
+    tools.hidden = !erred;
+    task.hidden = !numbered;
     histogram(most);
     body.style.setProperty("height", `${Math.max(1, shown.length) * ROW}px`);
     paint();
