@@ -119,7 +119,8 @@ class ChatStream:
         yield from self._called(index, calls)
         last = self._event(self._choice(index, MessageDelta(), reason=reason))
         if whole.prompt_logprobs is not None:
-            found = prompt_logprobs_of(self._prompt.renderer, self._prompt.token_ids, whole)
+            scores = whole.prompt_logprobs
+            found = prompt_logprobs_of(self._prompt.renderer, self._prompt.token_ids, scores)
             last = last.model_copy(update={"prompt_logprobs": found})
         yield last
 

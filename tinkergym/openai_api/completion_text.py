@@ -134,11 +134,11 @@ def logprobs_of(
 
 
 def prompt_logprobs_of(
-    renderer: Renderer, token_ids: Sequence[int], completion: Completion
+    renderer: Renderer, token_ids: Sequence[int], logprobs: Sequence[float | None]
 ) -> PromptLogprobs:
     """Return the logprobs of the prompt's tokens in vLLM's format."""
     found: PromptLogprobs = []
-    for token, logprob in zip(token_ids, completion.prompt_logprobs or (), strict=False):
+    for token, logprob in zip(token_ids, logprobs, strict=False):
         one = (
             PromptToken(logprob=logprob, decoded_token=renderer.decode([token]))
             if logprob is not None

@@ -71,35 +71,60 @@ class TextChoices:
         self._echoed = set[int]()
         """The choices whose prompt was sent."""
         self._version = 0
+        self._scores = dict[int, list[float | None]]()
+        """The logprobs of the prompts, by their place. One of a prompt's choices brings them for all."""
+        self._held = dict[int, list[tuple[int, CompletionPart | Completion]]]()
+        """By prompt, what came for its other choices before that."""
 
     def whole(self, found: Sequence[Completion]) -> TextReply:
         """Return the whole response."""
-        # One of a prompt's completions scores the prompt for all of them.
-        first = [found[index - index % self._wanted.n].prompt_logprobs for index in range(len(found))]
-        scored = [
-            one.model_copy(update={"prompt_logprobs": logprobs})
-            for one, logprobs in zip(found, first, strict=True)
-        ]
-        choices = [self._whole(index, one) for index, one in enumerate(scored)]
+        for index, one in enumerate(found):
+            self._score(index, one)
+        choices = [self._whole(index, one) for index, one in enumerate(found)]
         for pieces, one in zip(self._pieces, found, strict=True):
             pieces.token_ids = one.token_ids
         self._version = found[0].policy_version
         return self._reply(choices, self._usage())
 
     def part(self, index: int, part: CompletionPart) -> Iterator[TextReply]:
-        """Yield the events for some tokens of a choice."""
-        self._version = part.policy_version
-        text, _, new = self._pieces[index].part(part)
-        text = self._echo(index) + text
-        ids = part.token_ids[new]
-        if text or (ids and (self._wanted.logprobs is not None or self._wanted.return_token_ids)):
-            yield self._reply([self._choice(index, text, part, new)])
+        """Yield the events for some tokens of a choice, and for others' that waited for them."""
+        yield from self._sent(index, part)
 
     def end(self, index: int, whole: Completion) -> Iterator[TextReply]:
-        """Yield the last event of a choice."""
+        """Yield the last event of a choice, and events of others that waited for it."""
+        yield from self._sent(index, whole)
+
+    def _sent(self, index: int, new: CompletionPart | Completion) -> Iterator[TextReply]:
+        for at, one in self._ready(index, new):
+            yield from self._end(at, one) if isinstance(one, Completion) else self._part(at, one)
+
+    def _score(self, index: int, one: CompletionPart | Completion) -> None:
+        if one.prompt_logprobs is not None:
+            self._scores[index // self._wanted.n] = one.prompt_logprobs
+
+    def _ready(
+        self, index: int, one: CompletionPart | Completion
+    ) -> list[tuple[int, CompletionPart | Completion]]:
+        """Return what can be sent, now that this came: what shows a prompt's logprobs waits for them."""
+        self._score(index, one)
+        place = index // self._wanted.n
+        held = [*self._held.pop(place, []), (index, one)]
+        if not self._wanted.needs_prompt_logprobs or place in self._scores:
+            return held
+        self._held[place] = held
+        return []
+
+    def _part(self, index: int, part: CompletionPart) -> Iterator[TextReply]:
+        self._version = part.policy_version
+        text, _, new = self._pieces[index].part(part)
+        before, ids = self._echo(index), part.token_ids[new]
+        if before or text or (ids and (self._wanted.logprobs is not None or self._wanted.return_token_ids)):
+            yield self._reply([self._choice(index, text, part, new, before=before)])
+
+    def _end(self, index: int, whole: Completion) -> Iterator[TextReply]:
         self._version = whole.policy_version
         text, _, new, _ = self._pieces[index].end(whole)
-        choice = self._choice(index, self._echo(index) + text, whole, new)
+        choice = self._choice(index, text, whole, new, before=self._echo(index))
         yield self._reply([choice.model_copy(update=self._closing(index, whole))])
 
     def usage(self) -> TextReply:
@@ -118,26 +143,27 @@ class TextChoices:
     def _whole(self, index: int, one: Completion) -> TextChoice:
         prompt, before = self._prompts[index], self._echo(index)
         choice = self._choice(index, text_of(prompt.renderer, one), one, slice(0, None), before=before)
-        return choice.model_copy(update={**self._closing(index, one), "text": before + choice.text})
+        return choice.model_copy(update=self._closing(index, one))
 
-    def _echo(self, index: int) -> str:
-        """Return the prompt of a choice the first time, if it is wanted."""
+    def _echo(self, index: int) -> str | None:
+        """Return the text of a choice's prompt the first time, if it is wanted."""
         if not self._wanted.echo or index in self._echoed:
-            return ""
+            return None
         self._echoed.add(index)
         return self._prompts[index].renderer.decode(self._prompts[index].token_ids)
 
     def _closing(self, index: int, one: Completion) -> dict[str, object]:
         """Return what a choice has besides its tokens."""
         prompt, found = self._prompts[index], dict[str, object](finish_reason=one.finish_reason)
-        if one.prompt_logprobs is not None and self._wanted.wants_prompt_logprobs:
-            found["prompt_logprobs"] = prompt_logprobs_of(prompt.renderer, prompt.token_ids, one)
+        if self._wanted.wants_prompt_logprobs:
+            scores = self._scores.get(index // self._wanted.n, [])
+            found["prompt_logprobs"] = prompt_logprobs_of(prompt.renderer, prompt.token_ids, scores)
         if self._wanted.return_token_ids:
             found["prompt_token_ids"] = prompt.token_ids
         return found
 
     def _choice(
-        self, index: int, text: str, part: CompletionPart | Completion, new: slice, before: str = ""
+        self, index: int, text: str, part: CompletionPart | Completion, new: slice, before: str | None = None
     ) -> TextChoice:
         logprobs = None
         if self._wanted.logprobs is not None:
@@ -145,15 +171,15 @@ class TextChoices:
         ids = part.token_ids[new]
         return TextChoice(
             index=index,
-            text=text,
+            text=(before or "") + text,
             logprobs=logprobs,
             token_ids=ids if self._wanted.return_token_ids else None,
         )
 
     def _logprobs(
-        self, index: int, part: CompletionPart | Completion, new: slice, before: str
+        self, index: int, part: CompletionPart | Completion, new: slice, before: str | None
     ) -> TextLogprobs:
-        """Return the logprobs of some tokens, after those of the prompt if `before` is its text."""
+        """Return the logprobs of some tokens, after those of the prompt if `before` is its text, not None."""
         prompt = self._prompts[index]
         ids, logprobs = list(part.token_ids[new]), list[float | None](part.sampling_logprobs[new])
         tops = [None] * len(ids) if part.top_logprobs is None else list(part.top_logprobs[new])
@@ -161,9 +187,9 @@ class TextChoices:
             None if top is None else self._named(prompt, top, token, logprob)
             for top, token, logprob in zip(tops, ids, logprobs, strict=True)
         ]
-        if before and isinstance(part, Completion):
+        if before is not None:
             ids = prompt.token_ids + ids
-            logprobs = [*(part.prompt_logprobs or [None] * len(prompt.token_ids)), *logprobs]
+            logprobs = [*self._scores[index // self._wanted.n], *logprobs]
             likeliest = [*[None] * len(prompt.token_ids), *likeliest]
         tokens = [prompt.renderer.decode([token]) for token in ids]
         offsets = []

@@ -41,9 +41,6 @@ class TextRequest(SamplingFields):
         if self.structured_outputs is not None and self.response_format is not None:
             hint = "leave one of them out"
             raise Refusal("structured_outputs", "excludes response_format", hint, "not_one").in_validator()
-        if self.echo and self.stream and self.logprobs is not None:
-            reason = "is not supported in streams with logprobs: those of the prompt are known at the end"
-            raise Refusal("echo", reason, "leave one of the three out", "unsupported").in_validator()
         return self
 
     @property

@@ -113,6 +113,8 @@ class CompletionPart(WireModel):
     policy_version: int
     top_logprobs: list[Likeliest] | None = Field(None, max_length=MOST_TOKENS)
     """As in `Completion`."""
+    prompt_logprobs: list[Logprob | None] | None = Field(None, max_length=MOST_TOKENS)
+    """As in `Completion`; only in the first part."""
 
     @staticmethod
     def is_in(line: bytes) -> bool:

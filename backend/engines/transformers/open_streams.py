@@ -67,4 +67,5 @@ def _part(state: RequestState, start: int) -> CompletionPart:
         sampling_logprobs=state.logprobs[start:],
         policy_version=state.policy.version,
         top_logprobs=None if state.likeliest is None else state.likeliest[start:],
+        prompt_logprobs=None if start else state.prompt_logprobs,
     )

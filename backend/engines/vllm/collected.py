@@ -69,7 +69,7 @@ class Collected:
         part: Message = {"start": start, **self._sampled(start)}
         if self._message["top_logprobs"]:
             part["top_logprobs"] = [_likeliest(place, self._message["top_logprobs"]) for place in places]
-        return part
+        return part if start else {**part, **self._scored()}
 
     def _sampled(self, start: int = 0) -> Message:
         tokens, places = self._tokens[start:], self._places[start:]
@@ -92,12 +92,14 @@ class Collected:
             answer["text"] = stopped_text(self._stops, self._tokens, message["stop"])
         if message["top_logprobs"]:
             answer["top_logprobs"] = [_likeliest(place, message["top_logprobs"]) for place in self._places]
-        if message["prompt_logprobs"]:
-            answer["prompt_logprobs"] = [
-                None if place is None else place[token].logprob
-                for place, token in zip(self._of_prompt, message["prompt"], strict=True)
-            ]
-        return answer
+        return {**answer, **self._scored()}
+
+    def _scored(self) -> Message:
+        """Return the logprobs of the prompt, if they are wanted."""
+        if not self._message["prompt_logprobs"]:
+            return {}
+        pairs = zip(self._of_prompt, self._message["prompt"], strict=True)
+        return {"prompt_logprobs": [None if one is None else one[token].logprob for one, token in pairs]}
 
 
 def _likeliest(place: Mapping[int, Any], count: int) -> list[tuple[int, float]]:

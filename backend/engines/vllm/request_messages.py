@@ -142,6 +142,7 @@ def completion_part(request: SampleRequest, part: Message) -> CompletionPart:
         policy_version=request.policy_version or 0,
         # Pairs were lists on the way here.
         top_logprobs=None if tops is None else [[(token, value) for token, value in top] for top in tops],
+        prompt_logprobs=part.get("prompt_logprobs"),
     )
 
 

@@ -491,7 +491,7 @@ class InParts:
 
 
 def test_streams_the_tokens_of_the_same_request_unstreamed(subject, answers):
-    request = ask("r", prompt(9), max_tokens=40, top_logprobs=2, seed=5)
+    request = ask("r", prompt(9), max_tokens=40, top_logprobs=2, prompt_logprobs=True, seed=5)
     unstreamed = answers([request])["r"]
     taker = InParts()
     subject.engine.submit([request.model_copy(update={"stream": True})], taker)
@@ -508,6 +508,7 @@ def test_streams_the_tokens_of_the_same_request_unstreamed(subject, answers):
         assert part.token_ids == whole.token_ids[these]
         assert part.sampling_logprobs == whole.sampling_logprobs[these]
         assert part.top_logprobs == whole.top_logprobs[these]
+        assert part.prompt_logprobs == (None if part.start else whole.prompt_logprobs)
 
 
 def test_ends_stream_whose_sender_is_gone(subject, answers):

@@ -41,7 +41,6 @@ def test_echoes_the_prompt_with_its_logprobs(complete, service):
     [
         ({"suffix": "end"}, "suffix"),
         ({"best_of": 3}, "best_of"),
-        ({"echo": True, "stream": True, "logprobs": 1}, "echo"),
         ({"logprobs": 21}, "logprobs"),
         ({"n": 100, "prompt": ["a", "b"]}, "n"),
         ({"prompt": []}, "prompt"),

@@ -25,3 +25,30 @@ def test_streams_what_the_whole_response_says(more):
             assert offsets == choice.logprobs.text_offset
         assert pieces[-1].finish_reason == choice.finish_reason == "stop"
         assert stream.usage().usage.completion_tokens == len(whole.token_ids)
+
+
+def test_streams_the_prompt_with_the_logprobs_that_one_choice_brings():
+    renderer = Renderer.from_bundle(byte_bundle())
+    wanted = TextRequest(model="m", prompt="prompt", echo=True, logprobs=1, prompt_logprobs=True, n=2)
+    prompts = text_prompts(renderer, wanted.prompts)
+    scores = [None, *[-1.0 - place for place in range(len(prompts[0].token_ids) - 1)]]
+    first, second = completion(renderer, "one", prompt_logprobs=scores), completion(renderer, "two")
+    whole = TextChoices(prompts, wanted, "id", 0).whole([first, second])
+    began = part(first, 0, 2).model_copy(update={"prompt_logprobs": scores})
+    orders = [
+        [(1, part(second, 0, 1)), (0, began), (1, second), (0, first)],
+        [(1, part(second, 0, 2)), (1, second), (0, first)],
+        [(0, began), (1, part(second, 0, 1)), (0, first), (1, second)],
+    ]
+    for order in orders:
+        stream = TextChoices(prompts, wanted, "id", 0)
+        taken = [[*(stream.end if one in (first, second) else stream.part)(at, one)] for at, one in order]
+        assert bool(taken[0]) == (order[0][0] == 0)  # The other choice waits.
+        events = [event for some in taken for event in some]
+        for choice in whole.choices:
+            own = [one for event in events for one in event.choices if one.index == choice.index]
+            assert "".join(one.text for one in own) == choice.text
+            for name in ("tokens", "token_logprobs", "text_offset"):
+                found = [value for one in own for value in getattr(one.logprobs, name)]
+                assert found == getattr(choice.logprobs, name)
+            assert own[-1].prompt_logprobs == choice.prompt_logprobs

@@ -23,7 +23,7 @@ class State(SimpleNamespace):
 def state(taker, *, stream=True):
     request = SampleRequest(request_id="r", policy="", prompt_ids=[1, 2], max_tokens=9, stream=stream)
     policy = SimpleNamespace(version=0)
-    lists = {"tokens": [1, 2], "logprobs": [], "likeliest": None}
+    lists = {"tokens": [1, 2], "logprobs": [], "likeliest": None, "prompt_logprobs": None}
     return State(request=request, policy=policy, deliver=taker, answer=None, **lists)
 
 
