@@ -33,6 +33,7 @@ from backend.store.key_rates import Allowance, KeyRate
 from backend.store.keys import KeyRights
 from backend.store.store import Store
 from backend.store.usage import QuotaRoom
+from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.schema.events import ErrorView
 
 
@@ -55,6 +56,7 @@ _UNKNOWN = ""
 _MOST_OF_A_POOL = 96
 """A pool has 128 threads for calls that wait."""
 _FEWEST_OF_A_JOB = 4
+_MOST_SERVED = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +137,11 @@ class GatewayParts:
         if self.config.operator_key is not None:
             return OperatorKey.at(self.config.operator_key)
         return OperatorKey.of_service(self.store.service().keep_secret, self.config.operator_key_file)
+
+    @cached_property
+    def served_before(self) -> BoundedDict[tuple[str, str], bool]:
+        """Tenants with the names that they sampled: what these need was read. Belongs to the event loop."""
+        return BoundedDict(_MOST_SERVED)
 
     @cached_property
     def renderers(self) -> RendererCache:

@@ -13,7 +13,7 @@ from backend.gateway.dependencies import Tenant, body_of, describes
 from backend.gateway.fair_threads import FairRoute, in_turn
 from backend.openai_api.image_intake import image_reader
 from backend.openai_api.sampled import completions_of
-from backend.openai_api.served_policies import served_policy
+from backend.openai_api.served_policies import ServedPolicy, with_policy
 from backend.openai_api.sse import streamed
 from backend.store.store import TenantStore
 from tinkergym.openai_api.chat_choices import chat_choices
@@ -68,15 +68,18 @@ async def _asked(
     request: Request, tenant: TenantStore, wanted: ChatRequest
 ) -> tuple[Prompt, list[SampleRequest]]:
     """Return the prompt of a conversation, and the requests for its completions."""
-    served = await served_policy(request, tenant, wanted.model, wanted.caller)
     read_image = image_reader(request, tenant)
-    prompt = await in_turn(tenant.tenant_id, chat_prompt, served.renderer, wanted, read_image)
-    requests = token_requests(
-        [prompt],
-        wanted,
-        served.policy,
-        longest=wanted.longest,
-        top_logprobs=wanted.top_logprobs,
-        structured=wanted.structured,
-    )
-    return prompt, requests
+
+    def asked(served: ServedPolicy) -> tuple[Prompt, list[SampleRequest]]:
+        prompt = chat_prompt(served.renderer, wanted, read_image)
+        requests = token_requests(
+            [prompt],
+            wanted,
+            served.policy,
+            longest=wanted.longest,
+            top_logprobs=wanted.top_logprobs,
+            structured=wanted.structured,
+        )
+        return prompt, requests
+
+    return await with_policy(request, tenant, wanted.model, asked, wanted.caller)

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from fastapi import APIRouter, Request
 
 from backend.gateway.dependencies import Tenant
-from backend.gateway.fair_threads import FairRoute, in_turn
+from backend.gateway.fair_threads import FairRoute
 from backend.gateway.wiring import GatewayParts, parts_of
-from backend.openai_api.served_policies import served_policy
+from backend.openai_api.served_policies import ServedPolicy, with_policy
 from backend.store.store import TenantStore
 from tinkergym.openai_api.chat_answer import ServedModel, ServedModels
 from tinkergym.schema.served_names import ServedName
@@ -32,10 +32,14 @@ def list_served(request: Request, tenant: Tenant) -> ServedModels:
 @router.get("/models/{name:path}")
 async def show_served(request: Request, tenant: Tenant, name: str) -> ServedModel:
     """Return a model, or one of your policies, by any name that a request may have."""
-    served = await served_policy(request, tenant, name)
-    named = await in_turn(tenant.tenant_id, _named, parts_of(request), tenant, name)
-    length = served.renderer.context_length
-    return named or ServedModel(id=name, created=0, owned_by=_OWNER, max_model_len=length)
+    parts = parts_of(request)
+
+    def shown(served: ServedPolicy) -> ServedModel:
+        length = served.renderer.context_length
+        whole = ServedModel(id=name, created=0, owned_by=_OWNER, max_model_len=length)
+        return _named(parts, tenant, name) or whole
+
+    return await with_policy(request, tenant, name, shown)
 
 
 def _named(parts: GatewayParts, tenant: TenantStore, name: str) -> ServedModel | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from math import inf
 
 from fastapi import Request
+from starlette.types import Message, Receive, Scope, Send
 
 from backend.gateway.sample_dispatch import Sampling, begin_sampling
 from backend.lines_response import LinesResponse
@@ -15,14 +16,37 @@ from backend.openai_api.sampled import patiently, unless_gone
 from backend.store.store import TenantStore
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError, from_wire
 from tinkergym.openai_api.api_errors import reply_to
-from tinkergym.openai_api.server_events import SILENT_SECONDS, STILL_SAMPLING, Events, as_event
+from tinkergym.openai_api.server_events import SILENT_SECONDS, STILL_SAMPLING, Events, as_event, as_events
 from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest, read_answer
 
 
 class EventsResponse(LinesResponse):
-    """Sends events; ends the work for them when the client disconnects."""
+    """Sends events, and comments while there are none; ends the work for them when the client disconnects."""
 
     media_type = "text/event-stream"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the header and the events; see `LinesResponse`."""
+        clock = asyncio.get_running_loop().time
+        sent_at, is_open = clock(), True
+
+        async def noting(message: Message) -> None:
+            nonlocal sent_at, is_open
+            sent_at, is_open = clock(), message.get("more_body", True)
+            await send(message)
+
+        async def comment() -> None:
+            # A task of its own: to wait for each chunk with a limit took more time than to send it.
+            while is_open:
+                await asyncio.sleep(sent_at + SILENT_SECONDS - clock())
+                if is_open and clock() - sent_at >= SILENT_SECONDS:
+                    await noting({"type": "http.response.body", "body": STILL_SAMPLING, "more_body": True})
+
+        comments = asyncio.create_task(comment())
+        try:
+            await super().__call__(scope, receive, noting)
+        finally:
+            comments.cancel()
 
 
 async def streamed(
@@ -69,7 +93,7 @@ class _Choices:
         self.missing = set(places)
 
     def take(self, chunk: bytes) -> bytes:
-        """Return the events for some lines.
+        """Return the events for some lines, and what follows the last.
 
         Raises:
             TinkerGymError: One says that a request failed.
@@ -83,45 +107,25 @@ class _Choices:
                 found = self.events.end(place, answer)
             else:
                 found = self.events.part(place, answer)
-            for event in found:
-                sent += as_event(event)
+            sent += as_events(found)
+            if not self.missing:
+                sent += self.events.closing()
         return bytes(sent)
 
 
 async def _events(
     choices: _Choices, first: bytes, lines: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[bytes, None]:
-    try:
-        yield choices.take(first)
-        async for chunk in _with_comments(lines, SILENT_SECONDS):
-            yield STILL_SAMPLING if chunk is None else choices.take(chunk)
-        if choices.missing:
-            raise ServiceUnavailableError("the model's worker broke off", hint="send the request again")
-    except TinkerGymError as error:
-        _, reply = reply_to(error)
-        yield as_event(reply)
-        return
-    yield choices.events.closing()
-
-
-async def _with_comments(lines: AsyncGenerator[bytes, None], seconds: float) -> AsyncIterator[bytes | None]:
-    """Yield the chunks, and None whenever none has come for so long."""
-    coming = asyncio.ensure_future(anext(lines, b""))
-    try:
-        while True:
-            done, _ = await asyncio.wait([coming], timeout=seconds)
-            if not done:
-                yield None
-                continue
-            if not (chunk := coming.result()):
-                return
-            coming = asyncio.ensure_future(anext(lines, b""))
-            yield chunk
-    finally:
-        coming.cancel()
-        with suppress(asyncio.CancelledError):
-            await coming
-        await lines.aclose()
+    async with aclosing(lines):
+        try:
+            yield choices.take(first)
+            async for chunk in lines:
+                yield choices.take(chunk)
+            if choices.missing:
+                raise ServiceUnavailableError("the model's worker broke off", hint="send the request again")
+        except TinkerGymError as error:
+            _, reply = reply_to(error)
+            yield as_event(reply)
 
 
 def _read(line: bytes) -> Completion | CompletionPart:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
+
+from tinkergym.agent.text_stream import TextStream
 
 
 class StopStrings:
@@ -24,13 +25,12 @@ class StopStrings:
         """
         self._tokenizer, self._stop = tokenizer, tuple(stop)
         self._longest = max(map(len, self._stop))
-        # Decodes token by token, and holds back characters with missing bytes.
-        self._stream = DecodeStream(skip_special_tokens=False)
+        self._stream = TextStream(tokenizer)
         self._end = ""
 
     def completed_by(self, token_id: int) -> bool:
         """Add the next token; return whether it completes one of the strings."""
-        added = self._stream.step(self._tokenizer, token_id)
+        added = self._stream.add([token_id])
         if not added:
             return False
         text = self._end + added

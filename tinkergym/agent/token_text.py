@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
 
 from tinkergym.agent.document_marks import document_marks
 from tinkergym.agent.stop_strings import StopStrings
+from tinkergym.agent.text_stream import TextStream
 
 _REPLACED = "\ufffd"
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -60,13 +60,9 @@ class TokenText:
         """Return the ids of the beginning of a document, in which special tokens may be written out."""
         return [*document_marks(self._tokenizer)[0], *self._encode_text(text)]
 
-    def text_stream(self) -> Callable[[int], str]:
-        """Return a function from a completion's tokens, one by one, to the text that each adds.
-
-        A character that has bytes in several tokens comes with the last of them.
-        """
-        stream = DecodeStream(skip_special_tokens=False)
-        return lambda token: stream.step(self._tokenizer, token) or ""
+    def text_stream(self) -> TextStream:
+        """Return what tells the text of a completion while its tokens arrive."""
+        return TextStream(self._tokenizer)
 
     def bytes_of(self, token_id: int) -> bytes:
         """Return the UTF-8 bytes of a token, which may be a part of a character."""

@@ -45,7 +45,7 @@ class TextPieces:
         ready, self._held = self._held[:count], self._held[count:]
         if self._is_held:
             return ""
-        new = "".join([self._stream(token) for token in ready])
+        new = self._stream.add(ready) if ready else ""
         if self._strips:
             self._known += new
         text = self._waiting + new
