@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 from backend.gateway.dependencies import Body, Tenant, body_of, describes
 from backend.gateway.fair_threads import FairRoute, FairThreads
 from backend.gateway.wiring import GatewayParts, parts_of
-from backend.store.images import Check, Images
+from backend.store.images import Images
 from backend.store.store import TenantStore
 from tinkergym.schema.data import ImageKept, ImageNames
 
@@ -24,28 +24,13 @@ _FILE: dict[str, dict[str, str]] = {"image/png": {}, "image/jpeg": {}, "image/we
 async def put_image(request: Request, tenant: Tenant, sha256: Sha256Path, body: Body) -> ImageKept:
     """Store a PNG, JPEG or WebP file under the SHA-256 of its bytes."""
     threads: FairThreads = request.app.state.image_checks
-    await threads.run(tenant.tenant_id, partial(keep_image, parts_of(request), tenant, sha256, body))
+    await threads.run(tenant.tenant_id, partial(_keep, parts_of(request), tenant, sha256, body))
     return ImageKept(sha256=sha256)
 
 
-def keep_image(
-    parts: GatewayParts,
-    tenant: TenantStore,
-    sha256: str,
-    data: bytes | bytearray,
-    check: Check | None = None,
-) -> None:
-    """Check an image, and store it for this tenant within the service's limits; blocks meanwhile.
-
-    Args:
-        parts: The gateway's.
-        tenant: Whose limits count.
-        sha256: The hash of the file.
-        data: The file.
-        check: Checks it; None decodes it in the child process.
-    """
-    check = check or parts.image_check
-    images = Images(parts.config.images, tenant.images, room=parts.image_room, check=check)
+def _keep(parts: GatewayParts, tenant: TenantStore, sha256: str, data: bytes | bytearray) -> None:
+    """Check an image, and store it for this tenant within the service's limits; blocks meanwhile."""
+    images = Images(parts.config.images, tenant.images, room=parts.image_room, check=parts.image_check)
     images.add(sha256, data, parts.config.limits)
 
 

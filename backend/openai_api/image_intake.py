@@ -1,28 +1,39 @@
-"""Images in requests of the OpenAI API: checked in a child process, and kept as uploaded ones are."""
+"""Images in requests of the OpenAI API: checked in a child process, and held until they are answered."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import AsyncIterator
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends, Request
 
-from backend.gateway.routes_images import keep_image
+from backend.gateway.dependencies import Tenant
+from backend.gateway.fair_threads import in_turn
 from backend.gateway.wiring import parts_of
-from backend.store.store import TenantStore
+from backend.store.images import Images
 from tinkergym.images.stored_images import ImageFile, alive
 from tinkergym.openai_api.chat_messages import ReadImage
 
 
-def image_reader(request: Request, tenant: TenantStore) -> ReadImage:
-    """Return a function that keeps an image for this tenant; it blocks while the image is checked."""
-    parts = parts_of(request)
-    limits = parts.config.limits
+async def _image_reader(request: Request, tenant: Tenant) -> AsyncIterator[ReadImage]:
+    parts, held = parts_of(request), list[str]()
+    limits, stored = parts.config.limits, Images(parts.config.images, tenant.images)
 
     def read(data: bytes) -> ImageFile:
         sha256 = hashlib.sha256(data).hexdigest()
-        # Decoded for its size, also if it is stored already; not once more to be stored.
+        # Decoded for its size, also if it is stored.
         size = parts.image_check(data, most_bytes=limits.image_bytes, most_pixels=limits.image_pixels)
-        keep_image(parts, tenant, sha256, data, check=lambda *_, **__: size)
+        if stored.missing([sha256]):
+            held.append(parts.held_images.hold(tenant.tenant_id, sha256, data))
         return alive(sha256) or ImageFile(data, sha256, *size)
 
-    return read
+    try:
+        yield read
+    finally:
+        if held:
+            await in_turn(tenant.tenant_id, parts.held_images.release, held)
+
+
+ImageReader = Annotated[ReadImage, Depends(_image_reader)]
+"""Return a function that holds an image until the response was sent; it blocks while the image is checked."""

@@ -11,12 +11,13 @@ from fastapi.responses import StreamingResponse
 
 from backend.gateway.dependencies import Tenant, body_of, describes
 from backend.gateway.fair_threads import FairRoute, in_turn
-from backend.openai_api.image_intake import image_reader
+from backend.openai_api.image_intake import ImageReader
 from backend.openai_api.sampled import completions_of
 from backend.openai_api.served_policies import ServedPolicy, with_policy
 from backend.openai_api.sse import streamed
 from backend.store.store import TenantStore
 from tinkergym.openai_api.chat_choices import chat_choices
+from tinkergym.openai_api.chat_messages import ReadImage
 from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.openai_api.chat_stream import ChatStream
 from tinkergym.openai_api.responses_answer import ResponsesReply
@@ -30,10 +31,13 @@ router = APIRouter(prefix="/openai/v1", route_class=FairRoute)
 
 @router.post("/chat/completions", openapi_extra=describes(ChatRequest), response_class=StreamingResponse)
 async def complete_chat(
-    request: Request, tenant: Tenant, wanted: Annotated[ChatRequest, Depends(body_of(ChatRequest))]
+    request: Request,
+    tenant: Tenant,
+    read_image: ImageReader,
+    wanted: Annotated[ChatRequest, Depends(body_of(ChatRequest))],
 ) -> Response:
     """Continue a conversation: JSON, or server-sent events with `stream`."""
-    prompt, asked = await _asked(request, tenant, wanted)
+    prompt, asked = await _asked(request, tenant, wanted, read_image)
     reply_id, created = f"chatcmpl-{secrets.token_hex(12)}", int(time.time())
     if wanted.stream:
         stream = ChatStream(prompt, wanted, reply_id, created)
@@ -48,11 +52,14 @@ async def complete_chat(
 
 @router.post("/responses", openapi_extra=describes(ResponsesRequest), response_class=StreamingResponse)
 async def respond(
-    request: Request, tenant: Tenant, wanted: Annotated[ResponsesRequest, Depends(body_of(ResponsesRequest))]
+    request: Request,
+    tenant: Tenant,
+    read_image: ImageReader,
+    wanted: Annotated[ResponsesRequest, Depends(body_of(ResponsesRequest))],
 ) -> Response:
     """Continue a conversation that the request has whole: JSON, or server-sent events with `stream`."""
     chat = wanted.chat()
-    prompt, asked = await _asked(request, tenant, chat)
+    prompt, asked = await _asked(request, tenant, chat, read_image)
     reply = ResponsesReply(prompt, wanted, chat, int(time.time()))
     if wanted.stream:
         return await streamed(request, tenant, asked, reply)
@@ -65,10 +72,9 @@ async def respond(
 
 
 async def _asked(
-    request: Request, tenant: TenantStore, wanted: ChatRequest
+    request: Request, tenant: TenantStore, wanted: ChatRequest, read_image: ReadImage
 ) -> tuple[Prompt, list[SampleRequest]]:
     """Return the prompt of a conversation, and the requests for its completions."""
-    read_image = image_reader(request, tenant)
 
     def asked(served: ServedPolicy) -> tuple[Prompt, list[SampleRequest]]:
         prompt = chat_prompt(served.renderer, wanted, read_image)

@@ -24,6 +24,7 @@ class EventsResponse(LinesResponse):
     """Sends events, and comments while there are none; ends the work for them when the client disconnects."""
 
     media_type = "text/event-stream"
+    silent_seconds = SILENT_SECONDS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the header and the events; see `LinesResponse`."""
@@ -38,8 +39,8 @@ class EventsResponse(LinesResponse):
         async def comment() -> None:
             # A task of its own: to wait for each chunk with a limit took more time than to send it.
             while is_open:
-                await asyncio.sleep(sent_at + SILENT_SECONDS - clock())
-                if is_open and clock() - sent_at >= SILENT_SECONDS:
+                await asyncio.sleep(sent_at + self.silent_seconds - clock())
+                if is_open and clock() - sent_at >= self.silent_seconds:
                     await noting({"type": "http.response.body", "body": STILL_SAMPLING, "more_body": True})
 
         comments = asyncio.create_task(comment())

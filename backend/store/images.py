@@ -10,8 +10,12 @@ used after its creation or, if it belongs to a dataset, when the job was checked
 from __future__ import annotations
 
 import hashlib
+import secrets
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import Protocol
 
 from backend.store.blobs import BlobMissingError, Blobs
@@ -81,18 +85,25 @@ class Images:
             self._rows.add(
                 ImageRow(sha256=file.key, bytes=file.bytes, used_at=file.written_at)
                 for file in self._blobs.files()
+                if "/" not in file.key
             )
             known = self._rows.use(wanted)
         return [sha256 for sha256 in wanted if sha256 not in known]
 
-    def require(self, hashes: Iterable[str]) -> None:
+    def require(self, hashes: Iterable[str], *, also_held: bool = False) -> None:
         """Raise an error if the tenant has not sent all these images; they count as used now.
+
+        Args:
+            hashes: Of the images.
+            also_held: Whether those that are only held for a request are enough.
 
         Raises:
             NotFoundError: An image does not exist, or belongs to another tenant.
         """
         for sha256 in self.missing(hashes):
-            raise _no_image(sha256)
+            folders = self._blobs.folders() if also_held else ()
+            if not any(self._blobs.has(f"{folder}/{sha256}") for folder in folders):
+                raise _no_image(sha256)
 
     def read(self, sha256: str) -> bytes:
         """Return an image file; it does not count as used.
@@ -171,6 +182,40 @@ class Images:
         )
 
 
+class HeldImages:
+    """Images of requests that are being answered: files below their tenants' folders, without a row.
+
+    They take no room of the tenant's, and are gone with the request. Of a gateway that was killed, the
+    collector removes them. Thread-safe.
+    """
+
+    def __init__(self, images: Blobs) -> None:
+        """Hold them among the images of all tenants, in folders of this process."""
+        self._blobs, self._folder = images, f"request-{secrets.token_hex(8)}"
+        self._lock = threading.Lock()
+        self._holders: Counter[str] = Counter()
+
+    def hold(self, tenant_id: str, sha256: str, data: bytes) -> str:
+        """Store an image; return the key to release it with."""
+        key = f"{image_folder(tenant_id)}/{self._folder}/{sha256}"
+        with self._lock:
+            if not self._holders[key]:
+                self._blobs.put(key, data)
+            self._holders[key] += 1
+        return key
+
+    def release(self, keys: Iterable[str]) -> None:
+        """Remove images, unless further requests hold them."""
+        with self._lock:
+            for key in keys:
+                self._holders[key] -= 1
+                if not self._holders[key]:
+                    del self._holders[key]
+                    folder = str(PurePosixPath(key).parent)
+                    is_last = not any(other.startswith(folder) for other in self._holders)
+                    self._blobs.delete(folder if is_last else key)
+
+
 class EveryImage:
     """The images of all tenants, for workers: the tenant was checked when the images were named.
 
@@ -196,6 +241,10 @@ class EveryImage:
         for folder in owners or self._blobs.folders():
             with suppress(BlobMissingError):
                 return self._blobs.get(f"{folder}/{sha256}")
+        for folder in self._blobs.folders():
+            for held in self._blobs.folders(folder):
+                with suppress(BlobMissingError):
+                    return self._blobs.get(f"{folder}/{held}/{sha256}")
         raise _no_image(sha256)
 
 

@@ -22,7 +22,7 @@ class PoolImages:
     def require(self, tenant: str, hashes: Sequence[str]) -> None:
         """Refuse images that the tenant does not have."""
         if hashes:
-            self._images(tenant).require(hashes)
+            self._images(tenant).require(hashes, also_held=True)
 
     def missing(self, tenant: str, wanted: ImageNames) -> ImageNames:
         """Return which images the tenant has not sent."""

@@ -9,6 +9,8 @@ import difflib
 import reprlib
 import types
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -109,12 +111,45 @@ def explain(
             field="settings",
         )
     # A missing setting is often present under a wrong name, so it comes last.
-    details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] == "missing")
+    details = sorted(_of_one_kind(error.errors(include_url=False)), key=lambda one: one["type"] == "missing")
     first, *others = [_explained(detail, model, arguments) for detail in details[:MOST_SHOWN]]
     if others:
         brief = [str(other) for other in others] + [f"{count - MOST_SHOWN} more"] * (count > MOST_SHOWN)
         first.hint = "; ".join([first.hint] * bool(first.hint) + [f"also invalid: {', '.join(brief)}"])
     return first
+
+
+def _of_one_kind(details: Iterable[ErrorDetails]) -> list[ErrorDetails]:
+    """Return the errors, for a value of several kinds only those of the kind that it is nearest to."""
+    found: list[ErrorDetails] = []
+    unions: dict[tuple[int | str, ...], dict[int | str, list[ErrorDetails]]] = {}
+    for detail in details:
+        location = detail["loc"]
+        at = next((place for place, part in enumerate(location) if _is_kind(part)), None)
+        if at is None:
+            found.append(detail)
+        else:
+            unions.setdefault(location[:at], {}).setdefault(location[at], []).append(detail)
+    for base, kinds in unions.items():
+        # Names of the user's can look like kinds, but only like simple ones.
+        is_union = not _JSON_TAGS.issuperset(kinds)
+        distance = partial(_distance, len(base) + 1)
+        found += min(kinds.values(), key=distance) if is_union else chain(*kinds.values())
+    return found
+
+
+def _distance(depth: int, errors: Sequence[ErrorDetails]) -> tuple[bool, int, int]:
+    """Return how far a value is from a kind: whether it is of another one, or its parts are."""
+    wrong = [error for error in errors if error["type"].endswith(("_type", "_parsing"))]
+    return any(len(error["loc"]) == depth for error in wrong), len(wrong), len(errors)
+
+
+_KINDS = ("constrained-", "list[", "tuple[", "json-or-python[")
+
+
+def _is_kind(part: int | str) -> bool:
+    """Whether a part of pydantic's location says which kind of value it tried."""
+    return isinstance(part, str) and (part in _JSON_TAGS or part.startswith(_KINDS))
 
 
 _VANISHING = 1e-20
@@ -124,6 +159,7 @@ _IN_OUR_WORDS = {
     "dict_type": "must be a table of names and values",
     "list_type": "must be a list",
     "string_type": "must be text",
+    "tuple_type": "must be a list",
 }
 """By pydantic's type of error."""
 
@@ -201,10 +237,10 @@ def _located(location: Iterable[int | str], root: type[BaseModel]) -> tuple[list
     for part in location:
         # A name of the user's in a mapping, such as an agent's, is no tag.
         tagged = [m for m in models if part in _tags(m)] if len(models) > 1 and not by_name else []
-        by_name = any(_is_mapping(m, part) for m in models)
+        was_by_name, by_name = by_name, any(_is_mapping(m, part) for m in models)
         if tagged:
             models = tagged
-        elif not ("kwargs" in path[:-1] and part in _JSON_TAGS):
+        elif not (_is_kind(part) and ("kwargs" in path[:-1] or (path and not was_by_name))):
             text = str(part)
             path.append(text if len(text) <= MOST_REPEATED else f"{text[: MOST_REPEATED - 3]}...")
             inner = [found for m in models if text in m.model_fields for found in models_in(m, text)]

@@ -1,5 +1,6 @@
 """What each route answers to a read-only, a foreign and a revoked key, over the OpenAPI document."""
 
+import base64
 import sqlite3
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from backend.gateway.key_rights import READS, STARTS
 from tests.backend.gateway import test_app
 from tests.backend.gateway.test_app import OPEN, every_route, filled
+from tests.backend.vlm import picture
 
 pytestmark = pytest.mark.service
 
@@ -97,6 +99,12 @@ def test_changes_nothing_with_a_read_only_key(gateway, job_id, spec):
     assert refused == CHANGES
     assert answers["POST", "/v1/sample"].status_code == 200
     assert answers["GET", "/v1/jobs/{job_id}"].json()["spec"]["name"] == SECRET
+    shown = f"data:image/png;base64,{base64.b64encode(picture(1).data).decode()}"
+    parts = [{"type": "image_url", "image_url": {"url": shown}}]
+    asked = {"model": "nano", "messages": [{"role": "user", "content": parts}]}
+    with gateway.client(tenant="") as client:
+        client.headers["Authorization"] = f"Bearer {key}"
+        assert client.post("/openai/v1/chat/completions", json=asked).status_code == 400  # has no images
     assert everything(gateway) == before
 
 

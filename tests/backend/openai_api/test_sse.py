@@ -1,11 +1,14 @@
 import asyncio
 import json
 import threading
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from math import inf
 
 import pytest
 
 from backend.gateway.pool_proxy import PoolStream
+from backend.openai_api.sse import EventsResponse
+from tinkergym.openai_api.server_events import STILL_SAMPLING
 from tinkergym.schema.sampling import CompletionPart
 
 pytestmark = pytest.mark.service
@@ -103,3 +106,28 @@ def test_ends_the_pools_work_when_a_client_hangs_up(api, service):
         assert ended.wait(60)
     finally:
         del service.pool.stream
+
+
+def test_sends_comments_until_the_next_event():
+    class Impatient(EventsResponse):
+        silent_seconds = 0.01
+
+    async def sent():
+        commented, bodies = asyncio.Event(), []
+
+        async def chunks():
+            await commented.wait()
+            yield b"data: x\n\n"
+
+        async def send(message):
+            bodies.append(message.get("body"))
+            if bodies[-1] == STILL_SAMPLING:
+                commented.set()
+
+        response = Impatient(chunks(), inf, AsyncExitStack())
+        await response({"type": "http"}, asyncio.Event().wait, send)
+        return bodies
+
+    header, comment, *others = asyncio.run(sent())
+    assert (header, comment) == (None, STILL_SAMPLING)
+    assert [one for one in others if one != STILL_SAMPLING] == [b"data: x\n\n", b""]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from backend.store.image_rows import ImageRow
-from backend.store.images import EveryImage, Images
+from backend.store.images import EveryImage, HeldImages, Images
 from backend.store.usage import QuotaRoom
 from backend.testing.counting_blobs import CountingBlobs
 from tests.backend.vlm import picture
@@ -184,3 +184,19 @@ def test_reads_image_of_the_tenants_that_sent_it(images_of, blobs, store):
     add(images_of("bob"), picture(1))
     source = EveryImage(blobs, store.service().image_owners)
     assert source.read(picture(1).sha256) == picture(1).data
+
+
+def test_holds_images_of_requests_until_the_last_has_ended(blobs, images_of):
+    ada, bob, held = images_of("ada"), images_of("bob"), HeldImages(blobs)
+    file = picture(1)
+    keys = [held.hold("ada", file.sha256, file.data) for _ in range(2)]
+    for key in keys:
+        ada.require([file.sha256], also_held=True)
+        assert (ada.missing([file.sha256]), EveryImage(blobs).read(file.sha256)) == ([file.sha256], file.data)
+        for images, also_held in ((ada, False), (bob, True)):
+            with pytest.raises(NotFoundError):
+                images.require([file.sha256], also_held=also_held)
+        held.release([key])
+    assert blobs.files() == []
+    with pytest.raises(NotFoundError):
+        ada.require([file.sha256], also_held=True)

@@ -1,6 +1,8 @@
 import pytest
 
+from tinkergym.errors import InvalidRequestError
 from tinkergym.openai_api.text_request import TextRequest
+from tinkergym.schema.parsing import parse
 
 
 @pytest.mark.parametrize(
@@ -16,3 +18,19 @@ def test_needs_logprobs_of_a_prompt_that_it_echoes_with_them():
     assert not TextRequest(model="m", prompt="a", logprobs=1).needs_prompt_logprobs
     assert TextRequest(model="m", prompt="a", echo=True, logprobs=0).needs_prompt_logprobs
     assert TextRequest(model="m", prompt="a", prompt_logprobs=0).needs_prompt_logprobs
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"prompt": [-1]}, "prompt.0"),
+        ({"prompt": ["a", [1]]}, "prompt.1"),
+        ({"prompt": 5}, "prompt"),
+        ({"stop": ["a"] * 17}, "stop"),
+        ({"prompt_logprobs": "x"}, "prompt_logprobs"),
+    ],
+)
+def test_names_what_is_wrong_in_a_value_of_several_kinds(given, field):
+    with pytest.raises(InvalidRequestError) as refused:
+        parse(TextRequest, {"model": "m", "prompt": "a"} | given)
+    assert refused.value.field == field
