@@ -10,6 +10,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SPLITS = {"split", "rsplit", "partition", "rpartition"}
+SEPARATORS = ("/", ":", "@", "-")
+PREFIXES = ("job-", "policy-")
+BY_PREFIX = {"startswith", "removeprefix"}
 ID_NAMES = re.compile(r"(job|policy|episode|lease|session|tenant)_id|owner|agent|policy|version")
 """What is an id or part of one, by the last name of an f-string's expression."""
 
@@ -29,24 +32,36 @@ NOT_IDS = {
     "backend/store/object_blobs.py": 1,
     "tinkergym/testing/fake_connection.py": 1,
     "tinkergym/tools/signature.py": 1,
+    # A pack's name.
+    "tinkergym/cli/new_env_template.py": 1,
+    # The process that a temporary folder belongs to.
+    "backend/app/temporary_folders.py": 1,
+    "backend/engines/vllm/folder.py": 1,
     # Where a command is: `module:function`.
     "tinkergym/cli/main.py": 1,
     # A setting with a number or a name: `retry:2`, `only:black`.
     "tinkergym/schema/jobs/played_spec.py": 1,
     "tinkergym/schema/jobs/rl.py": 1,
-    "tinkergym/schema/jobs/rules/game_rules.py": 1,
     "tinkergym/wrappers/verbalize.py": 1,
 }
 """How often each module splits something else than an id."""
+
+NO_NEW_IDS = {
+    # A thread's name, and the folder of a version.
+    "backend/workers/pool_jobs.py": 1,
+    "backend/engines/vllm/published_policies.py": 1,
+    # Services that tests start, which number their jobs.
+    "backend/testing/scripted_service.py": 1,
+    "tinkergym/testing/fake_connection.py": 1,
+}
+"""How often each module writes the beginning of an id where none is made."""
 
 NOT_TAKEN_APART = {
     # The id of a request: any text that is unique.
     "backend/policies/parity.py": 1,
     "tinkergym/agent/plan.py": 1,
-    # A folder, a path of the gateway, and what vLLM's log calls a policy.
+    # What vLLM's log calls a policy.
     "backend/engines/vllm/published_policies.py": 1,
-    "backend/app/run_viewer.py": 1,
-    "backend/gateway/routes_runs.py": 1,
 }
 """How often each module joins ids to a text that is only compared or shown."""
 
@@ -60,11 +75,18 @@ def modules():
 
 
 def is_split(node):
-    """Whether a call takes a text apart at a separator of ids."""
+    """Whether a call takes a text apart at a separator of ids, or asks for the beginning of one."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
         return False
-    first = node.args[0]
-    return node.func.attr in SPLITS and isinstance(first, ast.Constant) and first.value in ("/", ":", "@")
+    first = [one.value for one in ast.walk(node.args[0]) if isinstance(one, ast.Constant)]
+    asked = SEPARATORS if node.func.attr in SPLITS else PREFIXES if node.func.attr in BY_PREFIX else ()
+    return any(one in asked for one in first)
+
+
+def makes_id(node):
+    """Whether an f-string is an id that begins with what it is the id of."""
+    first = node.values[0] if isinstance(node, ast.JoinedStr) and len(node.values) > 1 else None
+    return isinstance(first, ast.Constant) and first.value in PREFIXES
 
 
 def joins_id(node):
@@ -86,13 +108,14 @@ def joins_id(node):
 
 @cache
 def found():
-    """How often each module splits and joins ids, by one look at all of them."""
-    splits, joins = Counter(), Counter()
+    """How often each module splits, joins and makes ids, by one look at all of them."""
+    splits, joins, makes = Counter(), Counter(), Counter()
     for name, tree in modules():
         for node in ast.walk(tree):
             splits[name] += is_split(node)
             joins[name] += joins_id(node)
-    return +splits, +joins
+            makes[name] += makes_id(node)
+    return +splits, +joins, +makes
 
 
 def test_splits_no_id_outside_one_module():
@@ -101,3 +124,7 @@ def test_splits_no_id_outside_one_module():
 
 def test_joins_no_id_outside_one_module():
     assert found()[1] == NOT_TAKEN_APART
+
+
+def test_makes_no_id_outside_one_module():
+    assert found()[2] == NO_NEW_IDS

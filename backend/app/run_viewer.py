@@ -33,7 +33,7 @@ from backend.gateway.assembly import assembled
 from backend.gateway.server import serve_on
 from backend.store.copied_runs import add_copied_episodes
 from backend.store.database_copy import dump
-from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
+from backend.store.kept_episodes import KeptEpisodes
 from backend.store.keys import LOCAL_TENANT
 from backend.store.place import DEFAULT_FILE, default_url
 from backend.store.store import Store
@@ -143,7 +143,7 @@ def _unpack(path: Path, config: ServiceConfig, store: Store) -> str:
             log = map(Event.model_validate_json, files.lines(EVENTS))
             ledgers = map(StepLedger.model_validate_json, files.lines(LEDGER))
             store.add_copied_run(LOCAL_TENANT, job, log, ledgers)
-            _unpack_episodes(files, KeptEpisodes(config.job_files.below(f"{job.job_id}/{EPISODES_FOLDER}")))
+            _unpack_episodes(files, KeptEpisodes(config.job_files.below(job.job_id)))
             return job.job_id
     except ValidationError as error:
         raise unreadable(f"{path} is damaged: {error.errors()[0]['msg']}") from error

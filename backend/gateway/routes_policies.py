@@ -21,7 +21,7 @@ from backend.store.images import Images
 from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import ConflictError, ServiceUnavailableError
 from tinkergym.schema.events import JobState
-from tinkergym.schema.ids import PolicyRef
+from tinkergym.schema.ids import PolicyRef, is_policy_id
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.policy_calls import (
     CallResult,
@@ -140,7 +140,7 @@ def _result(
 
 
 def _policy(parts: GatewayParts, tenant: TenantStore, policy_id: str) -> tuple[JobView, PoolRecord | None]:
-    if policy_id.startswith("policy-"):
+    if is_policy_id(policy_id):
         # Also a policy's own id names it, as in references.
         policy_id = tenant.find_policy(PolicyRef(owner=policy_id), field="policy_id").job_id
     job, pool = job_and_pool(parts, tenant, policy_id)

@@ -16,7 +16,7 @@ from backend.gateway.fair_threads import FairRoute
 from backend.gateway.visible import shown_to
 from backend.gateway.wiring import parts_of
 from backend.store.blobs import MANIFEST, BlobMissingError, Blobs, checkpoint_key
-from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
+from backend.store.kept_episodes import KeptEpisodes
 from backend.store.row_results import RowResults
 from tinkergym import __version__
 from tinkergym.errors import InvalidRequestError
@@ -94,7 +94,7 @@ def stream_episodes(
 ) -> StreamingResponse:
     """Stream the stored episodes as submitted, one line of JSON each, by step."""
     job_id = tenant.get_job(job_id).job_id  # Only a valid job id may name a folder.
-    kept = KeptEpisodes(parts_of(request).config.job_files.below(f"{job_id}/{EPISODES_FOLDER}"))
+    kept = KeptEpisodes(parts_of(request).config.job_files.below(job_id))
     found = tenant.stored_episodes(job_id, kept, first_step=first_step, last_step=last_step)
     return StreamingResponse(_lines(found), media_type=_LINES)
 

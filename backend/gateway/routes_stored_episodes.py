@@ -18,7 +18,7 @@ from backend.gateway.issued_requests import issued
 from backend.gateway.opponent_results import opponent_results
 from backend.gateway.wiring import parts_of
 from backend.store.blobs import Blobs
-from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
+from backend.store.kept_episodes import KeptEpisodes
 from backend.store.store import TenantStore
 from tinkergym.errors import ConflictError, NotFoundError, NotReplayableError
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
@@ -153,7 +153,7 @@ def _run(request: Request, tenant: TenantStore, job_id: str) -> _Run:
     if not isinstance(job.spec, PlayedSpec):
         raise ConflictError(f"{job_id} is of kind {job.spec.kind!r} and plays no episodes")
     files = parts.config.job_files.below(job.job_id)
-    kept = KeptEpisodes(files.below(EPISODES_FOLDER))
+    kept = KeptEpisodes(files)
     return _Run(tenant, job, job.spec, files, kept, parts.episode_rows)
 
 

@@ -27,7 +27,7 @@ from backend.jobs.job_control import (
     WorkerStoppingError,
     begin_again,
 )
-from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
+from backend.store.kept_episodes import KeptEpisodes
 from tinkergym.errors import (
     InternalServiceError,
     JobCancelledError,
@@ -211,7 +211,7 @@ class JobLoop(ABC, Generic[SpecT_co]):
         spec: PlayedSpec | None = context.spec.played
         if spec is None or spec.keep_episodes == 0:
             return
-        kept = KeptEpisodes(context.files.below(EPISODES_FOLDER))
+        kept = KeptEpisodes(context.files)
         for number, packed in context.store.packed_episodes(context.job_id, step):
             kept.write(number, packed, epoch=context.lease.epoch)
         for number, body in gaps.items():

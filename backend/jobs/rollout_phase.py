@@ -16,6 +16,7 @@ from backend.jobs.job_context import JobContext
 from backend.jobs.job_control import ClientSilentError
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
 from tinkergym.schema.events import JobState, WarningEvent
+from tinkergym.schema.ids import WorkerRef
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 
 _LOOK_SECONDS = 0.5
@@ -137,9 +138,9 @@ class RolloutPhase:
         context = self._context
         if self._told_of_clients or context.spec.rollout == "server":
             return
-        # Environments of one process may each have a worker; their ids differ in the last part.
+        # Environments of one process may each have a worker.
         workers = context.boards.concurrent_workers(context.job_id)
-        clients = sorted({name.rpartition("-")[0] or name for name in workers})
+        clients = sorted({WorkerRef.parse(name).process for name in workers})
         if len(clients) < 2:
             return
         self._told_of_clients = True

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from backend.store.blobs import Blobs
 from backend.store.step_files import StepFiles
 
-EPISODES_FOLDER = "episodes"
+_FOLDER = "episodes"
 """The folder among a job's files."""
 
 _LENGTH = struct.Struct("<I")
@@ -22,8 +22,8 @@ _LENGTH = struct.Struct("<I")
 class KeptEpisodes:
     """Files of steps: length and zlib-compressed JSON of each episode in turn."""
 
-    def __init__(self, files: Blobs) -> None:
-        self._files = StepFiles(files, ".zlib")
+    def __init__(self, job_files: Blobs) -> None:
+        self._files = StepFiles(job_files.below(_FOLDER), ".zlib")
 
     @property
     def steps(self) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
@@ -16,7 +15,7 @@ from backend.store.database import Database, write_row
 from backend.store.job_rows import FINAL_STATES, NO_AGENT, JobLease, checkpoint_views, fenced
 from backend.store.tables import checkpoints, job_policies, jobs, policies, served_names, versions
 from tinkergym.schema.events import CheckpointView
-from tinkergym.schema.ids import PolicyRef
+from tinkergym.schema.ids import PolicyRef, new_policy_id
 from tinkergym.schema.jobs.parts import Adapter
 from tinkergym.schema.jobs.spec import JobSpec, stored_spec
 from tinkergym.schema.jobs.training_spec import TrainingSpec
@@ -117,7 +116,7 @@ def add_policy(
 ) -> None:
     """Create the policies of a new job, in the transaction that creates the job."""
     for agent in spec.trained_agents:
-        policy_id = f"policy-{secrets.token_hex(8)}"
+        policy_id = new_policy_id()
         connection.execute(
             policies.insert().values(
                 policy_id=policy_id,

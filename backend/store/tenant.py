@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -47,7 +46,7 @@ from tinkergym.schema.events import (
     JobState,
     StateEvent,
 )
-from tinkergym.schema.ids import PolicyRef
+from tinkergym.schema.ids import PolicyRef, new_job_id
 from tinkergym.schema.jobs.spec import JobSpec, stored_spec
 from tinkergym.schema.jobs.view import INSTALLED_PACKS, InstalledPack, JobView
 
@@ -218,7 +217,7 @@ class TenantStore(TenantRuns, TenantLists):
 
     def new_job_id(self) -> str:
         """Return an id for a job that does not exist yet."""
-        return f"job-{secrets.token_hex(8)}"
+        return new_job_id()
 
     def job_of_request(self, idempotency_key: str, request_sha256: str) -> JobView | None:
         """Return the job that this request created before, or None."""

@@ -111,6 +111,7 @@ def play_matches(
     wanted = list(matches)
     room = _Room(environment, make_game)
     plans: list[EpisodePlan] = []
+    numbers: dict[str, int] = {}
     scripted: list[tuple[int, Match]] = []
     for number, match in enumerate(wanted):
         plan = room.plan(f"match-{number}", match)
@@ -118,6 +119,7 @@ def play_matches(
             scripted.append((number, match))
         else:
             plans.append(plan)
+            numbers[plan.episode_id] = number
     results: dict[int, MatchResult] = {}
     with episodes_shown(len(wanted), progress=progress) as one_more:
 
@@ -136,7 +138,7 @@ def play_matches(
                 make_env=cast("MakeEnv", room.make),  # Hosts accept anything with reset and step.
                 max_concurrent=max_concurrent,
             ):
-                number = int(ended.episode_id.removeprefix("match-"))
+                number = numbers[ended.episode_id]
                 take(number, room.result(wanted[number], ended.trajectories))
         finally:
             sampler.close()

@@ -27,6 +27,11 @@ class Wanted:
     sample: int
     task_index: int | None = None
 
+    @property
+    def episode_id(self) -> str:
+        """Its id within the evaluation."""
+        return f"{self.seed}-{self.sample}"
+
 
 def wanted_episodes(
     *,
@@ -68,7 +73,7 @@ def play_with_text(
             most_turns=most_turns,
         )
         yield EpisodeRecord(
-            episode_id=f"{item.seed}-{item.sample}",
+            episode_id=item.episode_id,
             environment=name,
             seed=item.seed,
             sample=item.sample,
@@ -90,7 +95,7 @@ def play_with_model(
     If `make_env` is None, the service plays them. The same seed and sample give the same sampling seed in
     every run.
     """
-    by_id = {f"{item.seed}-{item.sample}": item for item in wanted}
+    by_id = {item.episode_id: item for item in wanted}
     episodes = {
         episode_id: PolicyEpisode(seed=item.seed, sampling_seed=_seed_of(item), task_index=item.task_index)
         for episode_id, item in by_id.items()

@@ -120,23 +120,24 @@ def play_branches(
         require_replayable(seated(env), view.request.environment.id)
     renderers = _Renderers(api)
     branch = _Branch(wanted, view.request, view.episode, own, renderers)
-    plans = {str(number): branch.plan(number) for number in range(max(1, wanted.n))}
-    given = {session: answers for plan in plans.values() for session, answers in branch.given(plan)}
+    plans = [branch.plan(number) for number in range(max(1, wanted.n))]
+    numbers = {plan.lease_id: number for number, plan in enumerate(plans)}
+    given = {session: answers for plan in plans for session, answers in branch.given(plan)}
     sampler = RecordedStart(HttpSampler(api.connection, "/v1/sample"), given, renderers(branch.model).decode)
     try:
         for result in play(
-            plans.values(),
+            plans,
             sampler=sampler,
             renderer=renderers,
             make_env=make_env,
             max_concurrent=_AT_ONCE,
         ):
-            number = result.lease_id.rpartition("-")[2]
+            number = numbers[result.lease_id]
             for plan in plans[number].seats:
                 sampler.require_repeated(plan.session_id)
             seats = {one.agent: one for one in result.trajectories}
             yield EvaluationLine(
-                episode_id=number, trajectory=seats.pop(own.agent), others=list(seats.values())
+                episode_id=str(number), trajectory=seats.pop(own.agent), others=list(seats.values())
             )
     finally:
         sampler.close()

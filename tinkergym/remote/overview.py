@@ -8,7 +8,7 @@ from tinkergym.remote.event_stream import follow
 from tinkergym.reporting.report import play_command_of
 from tinkergym.schema.events import EpisodeEvent, JobState
 from tinkergym.schema.jobs.view import JobView
-from tinkergym.schema.names import LOCAL
+from tinkergym.schema.names import LOCAL, local_name
 
 _PATIENCE_SECONDS = 30.0
 
@@ -66,7 +66,7 @@ def how_to_play_on(view: JobView) -> str:
     if spec.played_by == "script":
         return f"its script, with TrainRemotely(env, job_id={view.job_id!r})"
     own = "".join(
-        f" --env MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}"
+        f" --env MODULE:{local_name(env_id)}"
         for env_id in dict.fromkeys(one.id for one in spec.environments_played())
         if env_id.startswith(LOCAL)
     )

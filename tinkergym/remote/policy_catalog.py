@@ -34,7 +34,7 @@ from tinkergym.rollout.local_environment import (
 )
 from tinkergym.schema.chat_templates import day_fault, variables_fault
 from tinkergym.schema.decoding import Decoding, SeededOptions
-from tinkergym.schema.ids import PolicyRef, is_job_id
+from tinkergym.schema.ids import PolicyRef, is_job_id, is_policy_id
 from tinkergym.schema.jobs.parts import Adapter, Budget, LoRA
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.training_spec import TrainingSpec
@@ -299,9 +299,9 @@ class PolicyCatalog:
         and are refused.
 
         Args:
-            policy_id: `TrainingPolicy.id`, or the `policy-...` that `find_policy` returns for it.
+            policy_id: `TrainingPolicy.job_id`, or the `policy-...` that `find_policy` returns for it.
         """
-        if policy_id.startswith("policy-"):
+        if is_policy_id(policy_id):
             policy_id = self._api.find_policy(policy_id).job_id
         view = self._api.job(policy_id)
         return TrainingPolicy(self._api, view, self._renderer(view.spec))

@@ -17,6 +17,7 @@ from tinkergym.remote.transport import Connection
 from tinkergym.rollout.executors import MakeEnv
 from tinkergym.rollout.played_episode import Recorder
 from tinkergym.rollout.rollout_worker import RolloutTransport, RolloutWorker
+from tinkergym.schema.ids import WorkerRef
 from tinkergym.schema.jobs.view import JobView
 
 _log = logging.getLogger(__name__)
@@ -115,7 +116,8 @@ class RolloutThread:
 
 def worker_id(role: str) -> str:
     """Return a worker name that shows in the service's log where it runs."""
-    return f"{role}-{socket.gethostname()[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    process = f"{role}-{socket.gethostname()[:40]}-{os.getpid()}"
+    return str(WorkerRef(process, uuid.uuid4().hex[:8]))
 
 
 def start_playing(

@@ -22,7 +22,7 @@ from tinkergym.evaluation.statistics import interval_text, share_interval
 from tinkergym.schema.events import CheckpointView, Event, StepEvent
 from tinkergym.schema.ids import policy_of
 from tinkergym.schema.jobs.spec import JobSpec
-from tinkergym.schema.names import LOCAL, is_environment_url
+from tinkergym.schema.names import LOCAL, is_environment_url, local_name
 
 CURVE_ROWS = 8
 CURVE_COLUMNS = 60
@@ -119,7 +119,7 @@ def play_command_of(job_id: str, spec: JobSpec, env: str | None = None) -> str:
         return f"{_program()} serve-policy {policy_of(job_id, played.trained_agents[0])}"
     env_id = played.environment.id
     # On the command line, a user's own class is named with its module.
-    where = f"MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}" if env_id.startswith(LOCAL) else env_id
+    where = f"MODULE:{local_name(env_id)}" if env_id.startswith(LOCAL) else env_id
     named = env or where
     kwargs = played.environment.kwargs
     if is_environment_url(named):

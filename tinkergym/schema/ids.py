@@ -7,13 +7,16 @@ apart. Pure syntax: the service's store resolves a reference to a version and it
 from __future__ import annotations
 
 import re
+import secrets
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 from urllib.parse import quote, unquote
 
 from tinkergym.errors import InvalidRequestError
 
-WHOSE_POLICY = r"(policy-[^@/\s]+|job-[^@/\s]+(/[^@/\s]+)?)"
+_JOB, _POLICY = "job-", "policy-"
+
+WHOSE_POLICY = rf"({_POLICY}[^@/\s]+|{_JOB}[^@/\s]+(/[^@/\s]+)?)"
 """Pattern of what comes before the version."""
 
 _NUMBER = r"[0-9]{1,18}"
@@ -30,12 +33,24 @@ HOW_TO_WRITE_POLICIES = (
 )
 
 
-_JOB = "job-"
-
-
 def is_job_id(text: str) -> bool:
     """Whether a text is meant as a job's id rather than as its name."""
     return text.startswith(_JOB)
+
+
+def is_policy_id(text: str) -> bool:
+    """Whether a text is meant as a policy's own id rather than as that of the job that trains it."""
+    return text.startswith(_POLICY)
+
+
+def new_job_id() -> str:
+    """Return an id for a job that does not exist yet."""
+    return f"{_JOB}{secrets.token_hex(8)}"
+
+
+def new_policy_id() -> str:
+    """Return an id for a policy that does not exist yet."""
+    return f"{_POLICY}{secrets.token_hex(8)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +106,12 @@ class PolicyRef:
     @staticmethod
     def is_meant(text: str) -> bool:
         """Whether a text that could also be a model's name is a reference."""
-        return text.startswith(("job-", "policy-"))
+        return text.startswith((_JOB, _POLICY))
 
     @property
     def names_policy(self) -> bool:
         """Whether `owner` is the id of a policy, not of a job."""
-        return self.owner.startswith("policy-")
+        return is_policy_id(self.owner)
 
     @property
     def all_of_job(self) -> bool:
@@ -242,6 +257,25 @@ class SeatRef:
     def __str__(self) -> str:
         session = f"{self.lease}.{self.seat}" if self.seat else self.lease
         return f"{self.prefix_of(self.owner)}{session}" if self.owner else session
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRef:
+    """A rollout worker: `client-HOST-PROCESS-1a2b3c4d`. It may be any text of a client."""
+
+    process: str
+    """Its role, host and process."""
+    name: str = ""
+    """What tells apart the workers of one process."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse the text; `str` is the inverse."""
+        process, _, name = text.rpartition("-")
+        return cls(process, name) if process and name else cls(text)
+
+    def __str__(self) -> str:
+        return f"{self.process}-{self.name}" if self.name else self.process
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ LOCAL: Final = "local/"
 PROGRAM: Final = f"{LOCAL}program/"
 """Prefix of ids for agent programs, which are played in place of an environment."""
 
+_V0: Final = "-v0"
+
 TOKEN_VARIABLE: Final = "TINKERGYM_ENV_TOKEN"
 
 
@@ -27,7 +29,12 @@ def is_remote(environment: str) -> bool:
     return environment == REMOTE_ID or "://" in environment
 
 
+def local_name(environment: str) -> str:
+    """Return the name of a class or function that a script passed, from its id."""
+    return environment.removeprefix(LOCAL).removesuffix(_V0)
+
+
 def local_id(source: object, prefix: str = LOCAL) -> str:
     """Return the id of a class or function that a script passes as an environment, or as a program."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "", getattr(source, "__name__", type(source).__name__))
-    return f"{prefix}{name or 'environment'}-v0"
+    return f"{prefix}{name or 'environment'}{_V0}"

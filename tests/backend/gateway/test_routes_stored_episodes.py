@@ -60,7 +60,7 @@ def run(gateway, client, spec):
         zlib.compress(result(job_id, 1, index, said=said).model_dump_json().encode())
         for index, said in enumerate([HOSTILE, "A1"])
     ]
-    KeptEpisodes(gateway.config.job_files.below(f"{job_id}/episodes")).write(1, packed, epoch=1)
+    KeptEpisodes(gateway.config.job_files.below(job_id)).write(1, packed, epoch=1)
     failed = result(job_id, 2, 2, reward=0.0, reason="environment_error", error="KeyError: 'board'")
     service.save_episodes(lease, 2, [result(job_id, 2, 1, reward=-1.0), failed, result(job_id, 2, 0)])
     return job_id

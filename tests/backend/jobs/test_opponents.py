@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backend.admission.opponents import with_definite_opponents
-from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
+from backend.store.kept_episodes import KeptEpisodes
 from tinkergym.algorithms import GRPO, RunningBaseline
 from tinkergym.datasets.stored_episodes import stored_episodes
 from tinkergym.schema.evaluate_every import EvaluateEvery
@@ -55,7 +55,7 @@ def test_plays_itself_its_past_and_anchors_alike_when_interrupted(jobs):
     players = {seat.player for step in seen for request in step for seat in request.seats.values()}
     assert {"trained", "random", "past@0", "past@1"} == players
     # A past version's games were stored too, but are not the policy's own.
-    kept = KeptEpisodes(jobs.config.job_files.below(f"{job_id}/{EPISODES_FOLDER}"))
+    kept = KeptEpisodes(jobs.config.job_files.below(job_id))
     stored = jobs.tenant.stored_episodes(job_id, kept, first_step=1, last_step=3)
     own = stored_episodes(jobs.tenant.get_job(job_id).spec, stored, origin=job_id)
     assert {(one.episode_id, one.agent) for one in own} == {

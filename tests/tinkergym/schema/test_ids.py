@@ -5,7 +5,20 @@ from __future__ import annotations
 import pytest
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.ids import AgentMetric, EpisodeId, JobRef, PolicyRef, SeatRef, agent_version, policy_of
+from tinkergym.schema.ids import (
+    AgentMetric,
+    EpisodeId,
+    JobRef,
+    PolicyRef,
+    SeatRef,
+    WorkerRef,
+    agent_version,
+    is_job_id,
+    is_policy_id,
+    new_job_id,
+    new_policy_id,
+    policy_of,
+)
 
 WRITTEN = {
     "policy-1": PolicyRef(owner="policy-1"),
@@ -121,3 +134,18 @@ def test_groups_episodes_of_one_step():
     one, two, later = (EpisodeId.parse(f"job-1:{place}") for place in ("1:0", "1:1", "2:0"))
     assert one.in_group(0) == two.in_group(0) != two.in_group(1)
     assert one.in_group(0) != later.in_group(0)
+
+
+@pytest.mark.parametrize(
+    ("text", "process"),
+    [("client-ada-7-0a1b2c3d", "client-ada-7"), ("mine", "mine"), ("-x", "-x"), ("a-", "a-"), ("", "")],
+)
+def test_names_the_process_of_a_worker(text, process):
+    assert (WorkerRef.parse(text).process, str(WorkerRef.parse(text))) == (process, text)
+
+
+def test_makes_ids_that_say_what_they_are_of():
+    job_id, policy_id = new_job_id(), new_policy_id()
+    assert (is_job_id(job_id), is_policy_id(job_id)) == (True, False)
+    assert (is_job_id(policy_id), is_policy_id(policy_id)) == (False, True)
+    assert PolicyRef.parse(policy_id).names_policy

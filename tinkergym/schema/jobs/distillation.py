@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 from pydantic import Field, field_validator
 
-from tinkergym.schema.ids import HOW_TO_WRITE_POLICIES, POLICY_REF, PolicyRef
+from tinkergym.schema.ids import HOW_TO_WRITE_POLICIES, PolicyRef
 from tinkergym.schema.jobs.parts import Groups
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.rules.episode_rules import PLAYED
@@ -54,7 +53,7 @@ class DistillationSpec(PlayedSpec, Optimized):
     @field_validator("teacher")
     @classmethod
     def _a_policy_is_written_as_one(cls, teacher: str) -> str:
-        if PolicyRef.is_meant(teacher) and not re.fullmatch(POLICY_REF, teacher):
+        if PolicyRef.is_meant(teacher) and PolicyRef.find(teacher) is None:
             reason = f"{teacher!r} is not a reference to a policy"
             raise Refusal("", reason, HOW_TO_WRITE_POLICIES, "not_a_policy").in_validator()
         return teacher

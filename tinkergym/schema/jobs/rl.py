@@ -102,9 +102,15 @@ class RLSpec(PlayedSpec):
         several = len(self.trained_agents) > 1 or not self.agents
         return self.plays_game and several
 
+    @property
+    def update_order(self) -> tuple[str, str]:
+        """What `updates` chooses, and the number or agent written after it: `("only", "black")`."""
+        chosen, _, detail = self.updates.partition(":")
+        return chosen, detail
+
     def updated_at(self, step: int) -> tuple[str, ...]:
         """Return the agents whose policies learn in a train step."""
-        agents, (chosen, _, detail) = self.trained_agents, self.updates.partition(":")
+        agents, (chosen, detail) = self.trained_agents, self.update_order
         if chosen == "alternate":
             return (agents[(step - 1) // int(detail or 1) % len(agents)],)
         return (detail,) if chosen == "only" else agents

@@ -14,7 +14,7 @@ def _seats(job: Any, kind: str) -> Iterator[tuple[str, Any]]:
 
 
 def _names_no_policy(job: Any) -> Any:
-    chosen, _, updated = job.updates.partition(":")
+    chosen, updated = job.update_order
     named = [(f"agents.{agent}.of", seat.of) for agent, seat in _seats(job, "league")]
     named += [(f"agents.{agent}.agent", seat.agent) for agent, seat in _seats(job, "shared")]
     named += [("evaluate", one.agent) for one in job.evaluate if job.agents]
