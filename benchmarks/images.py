@@ -19,12 +19,12 @@ from tinkergym_geometry.area import AreaEnv
 
 import tinkergym as tg
 from backend.catalog.models import load_renderer_bundle
-from backend.config import PACKAGED_MODELS
 from backend.engines.transformers.engine import TransformersEngine
 from backend.engines.vllm.engine import VllmEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss
+from backend.settings.served_models import PACKAGED_MODELS
 from backend.vision.pixels import ImageReader
 from backend.vision.shared_caches import SharedImages
 from backend.vision.tower import ImageTower

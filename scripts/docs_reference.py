@@ -135,8 +135,9 @@ def _errors_page() -> str:
 
 
 def settings_page() -> str:
-    """Return the page of the operator's settings, from the models in `backend/config.py`."""
-    config, wishes = map(importlib.import_module, ("backend.config", "backend.planning.wishes"))
+    """Return the page of the operator's settings, from `backend/config.py` and `backend/settings/`."""
+    homes = ("config", "planning.wishes", "settings.gateway_limits", "settings.served_models")
+    config, wishes, gateway, models = (importlib.import_module(f"backend.{home}") for home in homes)
     intro = (
         "# Service settings\n\n"
         "The operator's settings. Write them to a TOML file for `tinkergym serve --config FILE.toml`, or "
@@ -149,9 +150,9 @@ def settings_page() -> str:
         ("Service", "", config.ServiceConfig),
         ("Placement of models", "placement.", wishes.ModelPlacement),
         ("Placement of learners", "placement.learner.", wishes.LearnerPlacement),
-        ("Limits", "limits.", config.GatewayLimits),
+        ("Limits", "limits.", gateway.GatewayLimits),
         ("Ray", "ray.", config.RaySettings),
-        ("vLLM", "vllm.", config.VllmSettings),
+        ("vLLM", "vllm.", models.VllmSettings),
         ("Dashboard", "dashboard.", config.DashboardSettings),
     ]
     parts = [intro]

@@ -20,7 +20,7 @@ DOORS = {
     ("tinkergym/user_code/awaiting.py", "asyncio"),
     ("tinkergym/wrappers/train_remotely.py", "tinkergym.wrappers.train_game"),  # pettingzoo
     ("backend/catalog/models.py", "backend.catalog"),  # huggingface_hub
-    ("backend/config.py", "backend.store.object_blobs"),  # fsspec
+    ("backend/settings/service_places.py", "backend.store.object_blobs"),  # fsspec
     ("backend/engines/vllm/host.py", "backend.engines.vllm.host_images"),  # vLLM's processors of images
     ("backend/learner/kl.py", "torch"),  # in the process of a job's loop
     ("backend/learner/preference_loss.py", "torch"),  # likewise

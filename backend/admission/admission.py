@@ -17,7 +17,8 @@ from backend.admission.facts import Check, Facts, JobCheck, ModelCatalog
 from backend.admission.model_inputs import datasets_fit, template_is_settled
 from backend.admission.origins import origins_are_definite
 from backend.admission.remote_environments import allowed, by_id, check_evaluations, secrets_are_put_away
-from backend.config import GatewayLimits, ServiceConfig
+from backend.config import ServiceConfig
+from backend.settings.gateway_limits import GatewayLimits
 from backend.store.tenant import TenantStore
 from tinkergym.errors import PayloadTooLargeError
 from tinkergym.schema.events import ErrorView

@@ -8,8 +8,8 @@ from backend.admission.facts import Facts
 from backend.admission.offered_models import require_offered
 from backend.catalog.tensor_files import expected_bytes
 from backend.compute.layer_names import names, no_such_layer
-from backend.config import VLLM_LEAST_TEMPERATURE
 from backend.planning.wishes import for_all_parameters
+from backend.settings.served_models import VLLM_LEAST_TEMPERATURE
 from tinkergym.errors import InvalidToolError
 from tinkergym.registration.packs import pack_modules
 from tinkergym.rollout.table_tools import SANDBOX

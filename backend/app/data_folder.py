@@ -12,9 +12,10 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from backend.app.temporary_folders import owned, remove_leftovers
-from backend.config import LONGEST_RUN_DIR, ServiceConfig
+from backend.config import ServiceConfig
 from backend.errors import ConfigError
 from backend.private_folder import close_to_others, private_files, refuse_changes_by_others
+from backend.settings.service_places import LONGEST_RUN_DIR
 from backend.store.place import DEFAULT_FILE, database_file
 from tinkergym.errors import StorageFullError
 

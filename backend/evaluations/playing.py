@@ -13,10 +13,10 @@ from contextlib import suppress
 from math import inf
 from typing import TypeVar
 
-from backend.config import GatewayLimits
 from backend.fairness.fair_places import FairPlaces, Hold
 from backend.fairness.turns import Turns
 from backend.processes.foreign_code import environment_for_packs
+from backend.settings.gateway_limits import GatewayLimits
 from tinkergym.errors import InternalServiceError, TinkerGymError, TooManyRequestsError
 from tinkergym.schema.evaluation import (
     BranchRequest,

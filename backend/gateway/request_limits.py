@@ -13,11 +13,11 @@ from math import inf
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from backend.config import GatewayLimits
 from backend.errors import RequestTimeoutError
 from backend.fairness.fair_places import FairPlaces, Hold
 from backend.gateway.dependencies import key_in
 from backend.gateway.error_responses import error_response
+from backend.settings.gateway_limits import GatewayLimits
 from tinkergym.errors import (
     PayloadTooLargeError,
     ServiceUnavailableError,

@@ -12,9 +12,9 @@ import socket
 import uvicorn
 from fastapi import FastAPI
 
-from backend.config import GatewayLimits
 from backend.gateway.error_responses import error_response
 from backend.network.quiet_server import QuietServer
+from backend.settings.gateway_limits import GatewayLimits
 from tinkergym.errors import ServiceUnavailableError
 from tinkergym.serving.connection_limits import PunctualHead
 

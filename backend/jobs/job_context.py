@@ -8,7 +8,6 @@ from typing import Generic, TypeVar
 
 from pydantic import JsonValue
 
-from backend.config import DType
 from backend.episodes.boards import Boards
 from backend.episodes.captured import CapturedTokens
 from backend.jobs.job_control import JobControl
@@ -17,6 +16,7 @@ from backend.jobs.step_clock import StepClock
 from backend.learner.sequences import TokenLimits
 from backend.policies.call_bell import CallBell
 from backend.policies.trained_policy import TrainedPolicy
+from backend.settings.served_models import DType
 from backend.store.blobs import Blobs
 from backend.store.store import JobLease, ServiceStore
 from tinkergym.agent.sampler import Sampler

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from peft import PeftModel
 
-from backend.config import PACKAGED_MODELS
 from backend.learner.causal_lm import CausalLM
+from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.errors import ConflictError, TinkerGymError
 
 _DTYPES = (torch.float32, torch.bfloat16)

@@ -12,12 +12,12 @@ import torch
 
 from backend.catalog.models import read_model_facts
 from backend.compute.weight_formats import Quantization
-from backend.config import DType, VllmSettings
 from backend.engines.protocol import SamplingEngine
 from backend.engines.scripted.engine import ScriptedEngine
 from backend.engines.token_sampling import uniforms
 from backend.engines.transformers.engine import TransformersEngine
 from backend.engines.vllm.engine import VllmEngine
+from backend.settings.served_models import DType, VllmSettings
 from backend.vision.shared_caches import SharedImages
 from tinkergym.schema.sampling import SampleRequest
 

@@ -10,7 +10,7 @@ import torch
 from backend.catalog.model_check import refuse_unfit
 from backend.catalog.models import resolve_model
 from backend.compute.device_lock import DeviceLock, send_helpers_home
-from backend.config import ServiceConfig, VllmSettings
+from backend.config import ServiceConfig
 from backend.engines.protocol import SamplingEngine
 from backend.engines.spread.spread_engine import SpreadEngine
 from backend.learner.checkpoints import Checkpoint
@@ -22,6 +22,7 @@ from backend.policies.checkpoint_keeping import stored_weights
 from backend.policies.directory import PolicyDirectory, StoredPolicy
 from backend.policies.early_requests import EarlyRequests
 from backend.policies.pool_learner import AnyLearner, PoolLearner
+from backend.settings.served_models import VllmSettings
 from backend.store.blobs import checkpoint_key
 from backend.store.images import EveryImage
 from backend.store.store import ServiceStore

@@ -23,12 +23,13 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from backend.admission.facts import Checked
-from backend.config import GatewayLimits, ServiceConfig
+from backend.config import ServiceConfig
 from backend.gateway.app import create_app
 from backend.gateway.event_tail import EventTail
 from backend.gateway.pool_proxy import PoolProxy
 from backend.gateway.server import protocol
 from backend.gateway.wiring import GatewayParts
+from backend.settings.gateway_limits import GatewayLimits
 from backend.store.keys import LOCAL_TENANT
 from backend.store.store import Store
 from backend.testing.scripted_catalog import ScriptedCatalog

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from backend.catalog.models import load_renderer_bundle
-from backend.config import PACKAGED_MODELS
+from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import NotFoundError
 from tinkergym.images.stored_images import ImageFile, image_file

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import tinkergym as tg
-from backend.config import PACKAGED_MODELS
+from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.certificates import verify
 from tinkergym.errors import InvalidRequestError
 from tinkergym.messages import user

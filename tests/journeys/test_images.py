@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoProcessor
 
 import tinkergym as tg
-from backend.config import PACKAGED_MODELS
+from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.errors import JobFailedError, ParityError
 from tinkergym.remote.rollout_transport import HttpRolloutTransport
 from tinkergym.schema.events import JobState

@@ -5,8 +5,10 @@ import json
 import pytest
 
 import tinkergym
-from backend.config import DashboardSettings, GatewayLimits, RaySettings, ServiceConfig, VllmSettings
+from backend.config import DashboardSettings, RaySettings, ServiceConfig
 from backend.planning.wishes import LearnerPlacement, ModelPlacement
+from backend.settings.gateway_limits import GatewayLimits
+from backend.settings.served_models import VllmSettings
 from scripts import docs_reference
 
 

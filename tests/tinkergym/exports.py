@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from backend.config import PACKAGED_MODELS
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss
+from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.schema.jobs.parts import LoRA
 
 NANO = PACKAGED_MODELS["nano"]

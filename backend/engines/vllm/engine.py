@@ -19,7 +19,6 @@ import torch
 
 from backend.catalog.models import ModelFacts, read_model_facts
 from backend.compute.weights import PolicyWeights, weights_sha256
-from backend.config import DType, VllmSettings
 from backend.engines.failures import failure, version_gone
 from backend.engines.protocol import Deliver
 from backend.engines.vllm.exchange import Exchange, fail_all
@@ -34,6 +33,7 @@ from backend.engines.vllm.published_policies import PolicyVersion, PublishedPoli
 from backend.engines.vllm.request_messages import RequestMessages, batch_completions
 from backend.engines.vllm.settings import engine_arguments, process_environment, sleep_mode
 from backend.engines.vllm.weight_handover import WeightHandover, not_loaded, refuse_device_weights
+from backend.settings.served_models import DType, VllmSettings
 from backend.vision.pixels import ImageSource
 from backend.vision.shared_caches import SharedImages
 from tinkergym.errors import StorageFullError, TinkerGymError

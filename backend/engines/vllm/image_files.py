@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.catalog.models import ModelFacts
-from backend.config import VLLM_MOST_IMAGES
+from backend.settings.served_models import VLLM_MOST_IMAGES
 from backend.vision.pixels import ImageReader, ImageSource
 from backend.vision.shared_caches import SharedImages, shared
 from tinkergym.errors import InvalidRequestError, TinkerGymError

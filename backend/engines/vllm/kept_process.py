@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from backend.config import VllmSettings
 from backend.engines.vllm.folder import private_folder
 from backend.engines.vllm.process import Message, VllmProcess, not_started
 from backend.errors import SERVICE_LOG
+from backend.settings.served_models import VllmSettings
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError, TinkerGymError
 
 _log = logging.getLogger(__name__)

@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from backend.catalog.models import ModelFacts
-from backend.config import VLLM_LEAST_TEMPERATURE
 from backend.engines.failures import failure, images_refused, version_gone
 from backend.engines.stop_strings import stops_refused
 from backend.engines.structured import structure_impossible, structure_unusable
 from backend.engines.vllm.image_files import HandedImages
 from backend.engines.vllm.process import Message
 from backend.engines.vllm.settings import has_tokenizer
+from backend.settings.served_models import VLLM_LEAST_TEMPERATURE
 from tinkergym.errors import InternalServiceError, InvalidRequestError, PromptTooLongError, TinkerGymError
 from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest
 from tinkergym.schema.structured import Regex

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from backend.config import VLLM_MOST_IMAGES, DType, VllmSettings
 from backend.engines.vllm.files import lora_targets
+from backend.settings.served_models import VLLM_MOST_IMAGES, DType, VllmSettings
 
 _LEAST_IMAGE_TOKENS = 16
 

@@ -10,7 +10,6 @@ import torch
 
 from backend.catalog.models import ModelFacts
 from backend.compute.weights import AdapterWeights, FullWeights, PolicyWeights, require_finite
-from backend.config import VllmSettings
 from backend.engines.vllm.files import (
     adapted_modules,
     misfit,
@@ -20,6 +19,7 @@ from backend.engines.vllm.files import (
 )
 from backend.engines.vllm.published_policies import PolicyVersion
 from backend.engines.vllm.shared_weights import share_in_file, share_on_device
+from backend.settings.served_models import VllmSettings
 from tinkergym.errors import InvalidRequestError, StorageFullError
 
 _SHARE_ON_THE_HOST = (

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from backend.admission.facts import Facts
 from backend.admission.offered_models import FileCatalog
 from backend.catalog.models import load_renderer_bundle
-from backend.config import PACKAGED_MODELS
+from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.errors import (
     UnknownModelError,
 )

@@ -7,7 +7,8 @@ import pytest
 from backend.admission.admission import Admission
 from backend.admission.facts import Checked
 from backend.admission.offered_models import FileCatalog
-from backend.config import GatewayLimits, ServiceConfig
+from backend.config import ServiceConfig
+from backend.settings.gateway_limits import GatewayLimits
 from backend.store.images import Images
 from backend.store.store import Store
 from backend.store.uploads import Uploads

@@ -5,7 +5,8 @@ import struct
 import pytest
 
 from backend.admission.bounds import engine_can_sample
-from backend.config import PACKAGED_MODELS, ServiceConfig, VllmSettings
+from backend.config import ServiceConfig
+from backend.settings.served_models import PACKAGED_MODELS, VllmSettings
 from tests.backend.admission.packs import admit, facts
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.dataset import SFTSpec

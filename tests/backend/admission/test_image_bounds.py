@@ -7,7 +7,8 @@ import pytest
 from backend.admission.model_inputs import datasets_fit
 from backend.admission.preflight import Preflight
 from backend.admission.request_bounds import refuse_many_images
-from backend.config import GatewayLimits, ServiceConfig
+from backend.config import ServiceConfig
+from backend.settings.gateway_limits import GatewayLimits
 from backend.store.images import Images
 from backend.store.store import Store
 from backend.store.uploads import Uploads

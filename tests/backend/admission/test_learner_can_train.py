@@ -5,8 +5,9 @@ import sys
 import pytest
 
 from backend.admission.bounds import learner_can_train, quantized_bases_train_adapters
-from backend.config import PACKAGED_MODELS, ServiceConfig
+from backend.config import ServiceConfig
 from backend.planning.wishes import LearnerPlacement, ModelPlacement
+from backend.settings.served_models import PACKAGED_MODELS
 from tests.backend.admission.packs import admit, facts
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.parts import EnvironmentRef, FullParameters, LoRA

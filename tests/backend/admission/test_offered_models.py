@@ -5,8 +5,9 @@ import weakref
 import pytest
 
 from backend.admission.offered_models import FileCatalog
-from backend.config import PACKAGED_MODELS, ServiceConfig
+from backend.config import ServiceConfig
 from backend.planning.wishes import OfferedModel
+from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.errors import UnknownModelError
 
 

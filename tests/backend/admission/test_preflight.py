@@ -4,7 +4,7 @@ import pytest
 
 from backend.admission.facts import Checked
 from backend.admission.preflight import Preflight
-from backend.config import GatewayLimits
+from backend.settings.gateway_limits import GatewayLimits
 from tests.backend.admission.packs import Catalog, spec
 from tinkergym.errors import (
     InvalidEnvironmentError,

@@ -5,7 +5,8 @@ import pytest
 
 from backend.admission.preflight import Preflight
 from backend.admission.preflight_child import examine
-from backend.config import CONFIG_VARIABLE, GatewayLimits
+from backend.config import CONFIG_VARIABLE
+from backend.settings.gateway_limits import GatewayLimits
 from tests.backend.admission.packs import PACK, Catalog, spec
 from tinkergym.errors import (
     InvalidEnvironmentError,

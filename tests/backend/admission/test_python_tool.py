@@ -17,7 +17,7 @@ import json, sys
 from backend.admission.preflight import Preflight
 from backend.admission.bounds import tools_are_installed
 from backend.app.isolation_notice import isolation_notice
-from backend.config import GatewayLimits
+from backend.settings.gateway_limits import GatewayLimits
 from backend.evaluations.evaluation_child import play
 from backend.workers.installed_environments import environment_maker
 from pathlib import Path

@@ -5,8 +5,9 @@ import pytest
 from backend.admission.offered_models import FileCatalog
 from backend.catalog.limited_reads import LimitedReads
 from backend.catalog.models import load_renderer_bundle, read_model_facts
-from backend.config import PACKAGED_MODELS, ServiceConfig
+from backend.config import ServiceConfig
 from backend.processes.limited_child import ChildLimits
+from backend.settings.served_models import PACKAGED_MODELS
 from benchmarks.hostile_templates import COMPILED, TEMPLATES
 from tinkergym.errors import TemplateError, UnknownModelError
 

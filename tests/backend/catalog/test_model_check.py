@@ -14,7 +14,9 @@ from backend.admission.offered_models import FileCatalog
 from backend.admission.preflight import Preflight
 from backend.catalog.models import resolve_model
 from backend.catalog.tensor_files import first_not_finite
-from backend.config import PACKAGED_MODELS, GatewayLimits, ServiceConfig
+from backend.config import ServiceConfig
+from backend.settings.gateway_limits import GatewayLimits
+from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.errors import InvalidRequestError, TemplateError, UnknownModelError
 from tinkergym.schema.parsing import parse_spec
 

@@ -4,8 +4,8 @@ from transformers import (
     AutoModelForCausalLM,
 )
 
-from backend.config import PACKAGED_MODELS
 from backend.learner.causal_lm import CausalLM
+from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.errors import UnknownModelError
 
 CPU = torch.device("cpu")

@@ -14,10 +14,10 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from backend.compute.weights import AdapterWeights, FullWeights, PolicyWeights
-from backend.config import PACKAGED_MODELS, VllmSettings
 from backend.engines.protocol import SamplingEngine
 from backend.engines.scripted.engine import Script, ScriptedEngine
 from backend.engines.transformers.engine import TransformersEngine
+from backend.settings.served_models import PACKAGED_MODELS, VllmSettings
 from tests.backend.engines.fleet import Fleet
 from tests.backend.tiny_models import make_model, write_json  # noqa: F401
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from backend.config import PACKAGED_MODELS
 from backend.engines.transformers.engine import TransformersEngine
+from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.schema.sampling import SampleRequest
 
 

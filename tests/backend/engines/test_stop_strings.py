@@ -1,5 +1,5 @@
-from backend.config import PACKAGED_MODELS
 from backend.engines.stop_strings import stops_of, stops_refused
+from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.schema.sampling import SampleRequest
 
 

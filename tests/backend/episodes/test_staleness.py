@@ -9,13 +9,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from backend.config import PACKAGED_MODELS
 from backend.episodes.episode_requests import step_requests
 from backend.episodes.staleness import staleness_metrics, versions_of, within_bound
 from backend.jobs.step_report import failure_warnings, statistics
 from backend.jobs.turn_rewards import counts
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
+from backend.settings.served_models import PACKAGED_MODELS
 from tests.backend.scripted_policy import ScriptedPolicy
 from tests.backend.seats import result_of, two_seats
 from tinkergym.algorithms import GRPO

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 from starlette.requests import Request
 
-from backend.config import GatewayLimits, ServiceConfig
+from backend.config import ServiceConfig
 from backend.evaluations.playing import Evaluations
 from backend.gateway.routes_evaluations import evaluate
+from backend.settings.gateway_limits import GatewayLimits
 from tinkergym.errors import TooManyRequestsError
 from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationRequest
 from tinkergym.schema.jobs.parts import EnvironmentRef

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import psutil
 import pytest
 
-from backend.config import GatewayLimits
 from backend.gateway.server import protocol
+from backend.settings.gateway_limits import GatewayLimits
 
 pytestmark = pytest.mark.service
 

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from backend.config import PACKAGED_MODELS
 from backend.gateway.token_texts import TokenReader, pieces
+from backend.settings.served_models import PACKAGED_MODELS
 
 NANO = Path(PACKAGED_MODELS["nano"], "tokenizer.json").read_text(encoding="utf-8")
 

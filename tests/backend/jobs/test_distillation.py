@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from backend.compute.weights import weights_sha256
-from backend.config import PACKAGED_MODELS
 from backend.learner.learner import Learner
 from backend.learner.spikes import SpikeWatch
 from backend.learner.token_loss import policy_loss
+from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import EnvironmentRef, FullParameters, LoRA
 from tinkergym.schema.parsing import parse_spec

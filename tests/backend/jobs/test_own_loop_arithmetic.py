@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from backend.config import PACKAGED_MODELS
+from backend.settings.served_models import PACKAGED_MODELS
 from tests.backend.jobs.policy_owner import BATCH, SEQUENCE, Owner
 from tinkergym.schema.jobs.parts import FullParameters
 from tinkergym.schema.optimizer import AdamW

@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from backend.config import PACKAGED_MODELS
 from backend.jobs.dataset_loop import WrittenDataJob
 from backend.learner.learner import Learner
+from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 from tinkergym.schema.preference_losses import DPO, IPO, ORPO, Hinge, SimPO

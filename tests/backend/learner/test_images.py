@@ -111,7 +111,7 @@ def test_shows_a_swapped_image_in_the_logprobs(learner):
 
 
 def test_rejects_images_and_their_adapters_without_vision(learner, tmp_path):
-    from backend.config import PACKAGED_MODELS
+    from backend.settings.served_models import PACKAGED_MODELS
 
     blind = Learner(PACKAGED_MODELS["nano"], images=Pictures())
     with pytest.raises(InvalidRequestError) as caught:

@@ -8,10 +8,10 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from backend.config import PACKAGED_MODELS
 from backend.learner.causal_lm import CausalLM
 from backend.learner.learner import Learner
 from backend.learner.token_loss import policy_loss
+from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.schema.jobs.parts import LoRA
 
 CPU = torch.device("cpu")

@@ -5,8 +5,8 @@ import pytest
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 
-from backend.config import GatewayLimits
 from backend.openai_api.sampled import patiently, unless_gone
+from backend.settings.gateway_limits import GatewayLimits
 from tinkergym.errors import AuthenticationError, InvalidRequestError, ServiceUnavailableError
 
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from backend.catalog.models import read_model_facts
-from backend.config import PACKAGED_MODELS
 from backend.learner.causal_lm import CausalLM
 from backend.learner.learner import Learner
 from backend.planning.memory_needs import ADAPTERS, divides_heads, engine_needs, learner_needs
 from backend.planning.model_shape import ModelShape
+from backend.settings.served_models import PACKAGED_MODELS
 from tests.backend.planning.shapes import SHAPES
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from backend.config import PACKAGED_MODELS
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.policies.policy_binding import PolicyBinding, PoolParts
 from backend.policies.teacher import LoadedPolicy, open_teacher
 from backend.processes.children import freeze_startup_objects
+from backend.settings.served_models import PACKAGED_MODELS
 from backend.store.local_blobs import LocalBlobs
 from tinkergym.algorithms import GRPO, PPO
 from tinkergym.schema.events import JobState

@@ -8,7 +8,6 @@ import pytest
 from sqlalchemy import insert
 
 from backend.compute.weights import weights_sha256
-from backend.config import PACKAGED_MODELS
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import likelihood_loss
@@ -16,6 +15,7 @@ from backend.policies.directory import PolicyDirectory
 from backend.policies.early_requests import EarlyRequests
 from backend.policies.policy_binding import PolicyBinding, PoolParts
 from backend.policies.pool_policy import PoolPolicy
+from backend.settings.served_models import PACKAGED_MODELS
 from backend.store.local_blobs import LocalBlobs
 from backend.store.store import Store
 from backend.store.tables import job_policies, policies

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from backend.config import PACKAGED_MODELS, VllmSettings
+from backend.settings.served_models import PACKAGED_MODELS, VllmSettings
 from backend.workers.engine_choice import make_engine
 from tinkergym.schema.sampling import Completion, SampleRequest
 

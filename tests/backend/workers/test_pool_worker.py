@@ -8,11 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from backend.config import PACKAGED_MODELS, GatewayLimits, ServiceConfig
+from backend.config import ServiceConfig
 from backend.engines.transformers.engine import TransformersEngine
 from backend.episodes.lockstep import LockstepGate
 from backend.errors import ConfigError, RankLostError
 from backend.policies.pool_learner import PoolLearner
+from backend.settings.gateway_limits import GatewayLimits
+from backend.settings.served_models import PACKAGED_MODELS
 from backend.store.image_rows import ImageRow
 from backend.worker_url import unix_url
 from backend.workers.endpoint import Player

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from backend.compute.cpu.compiled import compiled
 from backend.compute.cpu.fast_linears import all_through_onednn, speed_up_linears
-from backend.config import PACKAGED_MODELS
+from backend.settings.served_models import PACKAGED_MODELS
 from backend.engines.transformers.packed_model import PackedModel
 
 def plus_one(x: torch.Tensor) -> torch.Tensor:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from backend.config import PACKAGED_MODELS
 from backend.engines.transformers.packed_model import PackedModel
 from backend.engines.transformers.request_state import RequestState
 from backend.engines.transformers.slot_scheduler import SlotScheduler
 from backend.engines.transformers.slot_table import Counters, SlotLimits
+from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 LONG = [3 + 7 * index % 800 for index in range(90)]

@@ -18,12 +18,12 @@ from transformers import (
 )
 
 from backend.compute.weights import FullWeights
-from backend.config import PACKAGED_MODELS, VllmSettings
 from backend.engines.asking import Asked
 from backend.engines.transformers.engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss
+from backend.settings.served_models import PACKAGED_MODELS, VllmSettings
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.schema.sampling import SampleRequest

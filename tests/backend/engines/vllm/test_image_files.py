@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from backend.config import VLLM_MOST_IMAGES
 from backend.engines.vllm.image_files import HandedImages
+from backend.settings.served_models import VLLM_MOST_IMAGES
 from backend.vision.pixels import ImageReader
 from tests.backend.vlm import NANO_VL, Pictures, look, picture, renderer
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backend.config import VllmSettings
 from backend.engines.transformers.engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss
+from backend.settings.served_models import VllmSettings
 from backend.vision.shared_caches import SharedImages
 from tests.backend.tiny_qwen_vl import make_qwen_vl
 from tests.backend.vlm import NANO_VL, Pictures, Seeing

@@ -19,10 +19,10 @@ import torch
 from safetensors.torch import load_file
 
 from backend.compute.weights import AdapterWeights, FullWeights
-from backend.config import PACKAGED_MODELS, VllmSettings
 from backend.engines.asking import Asked
 from backend.engines.vllm.engine import VllmEngine
 from backend.engines.vllm.settings import engine_arguments, process_environment
+from backend.settings.served_models import PACKAGED_MODELS, VllmSettings
 from tinkergym.errors import InvalidRequestError, ServiceUnavailableError, StorageFullError
 from tinkergym.schema.sampling import SampleRequest
 

@@ -1,7 +1,7 @@
 import pytest
 
-from backend.config import VllmSettings
 from backend.engines.vllm.settings import engine_arguments, process_environment, sleep_mode
+from backend.settings.served_models import VllmSettings
 
 SHAPES = {"model.layers.0.self_attn.q_proj.weight": (8, 8)}
 

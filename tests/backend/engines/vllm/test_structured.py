@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from backend.config import PACKAGED_MODELS
 from backend.engines.asking import Asked
+from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.schema.structured import JsonSchema, Regex
 

@@ -1,0 +1,1 @@
+"""Sections of the operator's settings, and parts of `ServiceConfig` by subject."""
