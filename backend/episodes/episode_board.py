@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Literal
 
-from tinkergym.errors import InvalidRequestError
+from backend.episodes.heard_workers import HeardWorkers
+from backend.episodes.request_check import marked_as_requested, newest_sampled, require_requested
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
-from tinkergym.trajectory.trajectory import Trajectory
 
 _LATE_SECONDS = 1.0
 """How late a renewal may be before its worker counts as silent."""
@@ -72,10 +72,10 @@ class EpisodeBoard:
     _slots: dict[str, _Slot] = field(default_factory=dict)
     _issued: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By episode its step, and how often it was issued."""
-    _last_seen: dict[str, float] = field(default_factory=dict)
-    """Workers of the last `lease_seconds`, longest silent first."""
-    _first_seen: dict[str, float] = field(default_factory=dict)
-    """The same workers."""
+    _workers: HeardWorkers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._workers = HeardWorkers(self.lease_seconds)
 
     def post(self, step: int, requests: Sequence[EpisodeRequest], done: Iterable[EpisodeResult] = ()) -> None:
         """Begin or restart a step; `done` are results that are already stored."""
@@ -101,7 +101,7 @@ class EpisodeBoard:
         If several workers ask, each gets at most an even share, so that the last one is not left waiting for
         the first one's queue.
         """
-        self._note(worker_id, now)
+        self._workers.note(worker_id, now)
         if max_episodes < 1 or self.broken:
             return []
         free = [slot for slot in self._slots.values() if slot.phase is _Phase.OPEN]
@@ -116,7 +116,7 @@ class EpisodeBoard:
 
     def renew(self, worker_id: str, lease_ids: Iterable[str], now: float) -> set[str]:
         """Extend leases; returns those that are this worker's and still valid."""
-        self._note(worker_id, now)
+        self._workers.note(worker_id, now)
         wanted = set(lease_ids)
         kept: set[str] = set()
         for slot in self._slots.values():
@@ -128,71 +128,19 @@ class EpisodeBoard:
         return kept
 
     def check(self, result: EpisodeResult) -> None:
-        """Refuse a result with the wrong seats or policy versions.
-
-        In training, another version's tokens would count as this one's.
-
-        Raises:
-            InvalidRequestError: The result has a missing or extra seat, or a turn was sampled by a version
-                that the request does not allow.
-        """
+        """Refuse a result that does not fit its request; see `require_requested`."""
         slot = self._slots.get(result.episode_id)
-        if slot is None:
-            return
-        seats = slot.request.sampled_seats
-        agents = [one.agent for one in result.trajectories]
-        if sorted(agents) != sorted(seats):
-            raise InvalidRequestError(
-                f"episode {result.episode_id} has the seats {', '.join(seats)}, "
-                f"but its result has trajectories of {', '.join(agents)}",
-                hint="submit one trajectory per seat of the request",
-                field="results.trajectories",
-            )
-        for trajectory in result.trajectories:
-            self._check_versions(slot.request, trajectory)
-
-    def _check_versions(self, request: EpisodeRequest, trajectory: Trajectory) -> None:
-        seat = request.seats[trajectory.agent]
-        oldest = newest = seat.policy_version
-        wanted, hint = f"version {oldest}", "set the seat's policy_version in every sampling request"
-        if request.max_staleness and seat.is_newest:
-            newest = self.newest_version
-            wanted, hint = f"versions {oldest} to {newest}", "name no version in requests for tokens"
-        versions = (turn.policy_version for turn in trajectory.turns)
-        other = next((version for version in versions if not oldest <= version <= newest), None)
-        if other is not None:
-            raise InvalidRequestError(
-                f"agent {trajectory.agent!r} of episode {request.episode_id} was sampled by version {other} "
-                f"of the policy, but its request allows {wanted}",
-                hint=hint,
-                field="results.trajectories",
-            )
+        if slot is not None:
+            require_requested(result, slot.request, newest_version=self.newest_version)
 
     def marked(self, result: EpisodeResult) -> EpisodeResult:
-        """Return a result whose trajectories say whether their seat is trained, whatever its worker wrote.
-
-        A league decides group by group who plays a seat, so the job's settings alone do not say it later.
-        """
+        """Return a result whose trajectories say whether their seat is trained, whatever its worker wrote."""
         slot = self._slots.get(result.episode_id)
-        if slot is None:
-            return result
-        seats = slot.request.seats
-        if all(one.trained == seats[one.agent].trained for one in result.trajectories):
-            return result
-        marked = [one.model_copy(update={"trained": seats[one.agent].trained}) for one in result.trajectories]
-        return result.model_copy(update={"trajectories": marked})
+        return result if slot is None else marked_as_requested(result, slot.request)
 
     def newest_sampled(self, result: EpisodeResult) -> int:
         """Return the newest version of a trained policy that sampled a part of an episode."""
-        seats = self._slots[result.episode_id].request.seats
-        return max(
-            (
-                max((turn.policy_version for turn in one.turns), default=seats[one.agent].policy_version)
-                for one in result.trajectories
-                if seats[one.agent].is_newest
-            ),
-            default=0,
-        )
+        return newest_sampled(result, self._slots[result.episode_id].request)
 
     def models_of(self, result: EpisodeResult) -> dict[str, str]:
         """Return the model at each seat of an episode, by agent; nothing if it is not on this board."""
@@ -261,7 +209,7 @@ class EpisodeBoard:
 
     def forget_worker(self, worker_id: str) -> int:
         """Open the episodes of a worker that is known to be dead; returns how many."""
-        self._forget(worker_id)
+        self._workers.forget(worker_id)
         its = [slot for slot in self._slots.values() if slot.worker_id == worker_id]
         lost = self._reopen(its)
         for slot in its:
@@ -274,7 +222,7 @@ class EpisodeBoard:
 
         Their leases stay valid until other workers take the episodes, as for a silent worker.
         """
-        self._forget(worker_id)
+        self._workers.forget(worker_id)
         spared = set(kept)
         return self._reopen(
             slot
@@ -289,7 +237,7 @@ class EpisodeBoard:
         silent = now - self.lease_seconds / 3 - _LATE_SECONDS
         if not left or self.broken or any(slot.phase is not _Phase.LEASED for slot in left):
             return 0.0
-        if any(self._last_seen.get(slot.worker_id, 0.0) > silent for slot in left):
+        if any(self._workers.last_seen(slot.worker_id) > silent for slot in left):
             return 0.0
         return max(0.0, max(slot.expires_at for slot in left) - now)
 
@@ -320,35 +268,13 @@ class EpisodeBoard:
 
     @property
     def concurrent_workers(self) -> list[str]:
-        """The workers that were heard from while another one played, too.
-
-        One that took over from a dead one was not: the dead one is not heard from after that.
-        """
-        found, until, longest = set[str](), -math.inf, ""
-        # Sorted, because there may be many: each is compared only with the one heard from last so far.
-        for first, name in sorted((first, name) for name, first in self._first_seen.items()):
-            if first <= until:
-                found |= {name, longest}
-            if (last := self._last_seen[name]) > until:
-                until, longest = last, name
-        return [name for name in self._last_seen if name in found]
-
-    def _forget(self, worker_id: str) -> None:
-        self._last_seen.pop(worker_id, None)
-        self._first_seen.pop(worker_id, None)
-
-    def _note(self, worker_id: str, now: float) -> None:
-        # Clients choose their ids and may use a new one for every call, so old ones are dropped.
-        self._last_seen.pop(worker_id, None)
-        self._last_seen[worker_id] = now
-        self._first_seen.setdefault(worker_id, now)
-        while now - self._last_seen[oldest := next(iter(self._last_seen))] >= self.lease_seconds:
-            del self._last_seen[oldest], self._first_seen[oldest]
+        """The workers that were heard from while another one played, too."""
+        return self._workers.concurrent
 
     def _even_share(self, free: Sequence[_Slot], most: int) -> list[_Slot]:
         chosen: list[_Slot] = []
         for step in sorted({slot.request.step for slot in free}):
-            share = math.ceil(self.unfinished(step) / max(1, len(self._last_seen)))
+            share = math.ceil(self.unfinished(step) / max(1, len(self._workers)))
             of_step = [slot for slot in free if slot.request.step == step]
             chosen += of_step[: min(most - len(chosen), max(1, share))]
         return chosen
@@ -360,7 +286,7 @@ class EpisodeBoard:
             groups.setdefault(slot.group, []).append(slot)
         chosen: list[_Slot] = []
         for step in sorted({step for step, _ in groups}):
-            share = math.ceil(self.unfinished(step) / max(1, len(self._last_seen)))
+            share = math.ceil(self.unfinished(step) / max(1, len(self._workers)))
             taken = 0
             for key, slots in groups.items():
                 if key[0] != step or any(slot.phase is not _Phase.OPEN for slot in slots):

@@ -17,7 +17,7 @@ from backend.gateway.wiring import GatewayParts, parts_of
 from backend.store.adapter_parts import AdapterParts
 from backend.store.blobs import new_checkpoint_key
 from backend.store.store import TenantStore
-from backend.store.tenant import SENT_ADAPTER
+from backend.store.tenant_submissions import SENT_ADAPTER
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.adapter_upload import AdapterUpload
 from tinkergym.schema.events import CheckpointView

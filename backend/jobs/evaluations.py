@@ -12,35 +12,28 @@ from collections import Counter
 from collections.abc import Sequence
 
 from backend.episodes.episode_board import EpisodeBoard
-from backend.episodes.episode_requests import SEAT_APART, sampling_seed, seat_plan
 from backend.episodes.job_board import JobBoard
 from backend.episodes.played import Played
+from backend.jobs.evaluation_episodes import EVALUATED, EvaluationEpisodes
 from backend.jobs.job_context import JobContext
 from backend.jobs.step_report import environment_metrics
 from backend.policies.trained_policy import TrainedPolicy
 from tinkergym.evaluation.statistics import clustered_interval, finite_ends, game_bounds
-from tinkergym.schema.episodes import MOST_SEATS, EpisodeRequest, SeatPlan
-from tinkergym.schema.evaluate_every import MOST_EPISODES, EvaluateEvery
+from tinkergym.schema.evaluate_every import EvaluateEvery
 from tinkergym.schema.events import EvaluationEvent, WarningEvent
-from tinkergym.schema.ids import EpisodeId, JobRef, policy_of
+from tinkergym.schema.ids import JobRef
 from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
-from tinkergym.schema.jobs.parts import Limits
 from tinkergym.schema.jobs.played_spec import PlayedSpec
-from tinkergym.schema.opponents import Base
-from tinkergym.trajectory.trajectory import ONLY_AGENT, Trajectory
+from tinkergym.trajectory.trajectory import Trajectory
 
 _ALL_STEPS = 10**10
 """Evaluations never invalidate each other."""
 _LOOK_SECONDS = 0.5
-_APART = MOST_EPISODES + MOST_SEATS
-"""Difference between the episode numbers of two evaluations: the last mirrored set is always complete."""
 _LOST = "evaluation_lost"
 """The warning about an evaluation that cannot be repeated."""
 _OVERLAPS = "evaluation_overlaps"
 _DRAWN = "evaluation_draws_tasks"
 """The warning about tasks that are both trained on and evaluated."""
-_OWN = "evaluated"
-"""The player of the evaluated seat."""
 
 
 class Evaluations:
@@ -52,8 +45,9 @@ class Evaluations:
         self._played: PlayedSpec | None = context.spec.played
         """How the job's own episodes are played; these are played the same way."""
         self._by_client = context.spec.played_by == "client" and self._played is None
-        self._job = JobRef(context.job_id, "evaluate")
-        self._board = str(self._job)
+        board = JobRef(context.job_id, "evaluate")
+        self._board = str(board)
+        self._episodes = EvaluationEpisodes(context, board)
         self._pending: dict[int, list[int]] = {}
         """By step, its running evaluations, in order."""
         self._recorded: dict[str, list[EvaluationEvent]] = {}
@@ -152,7 +146,7 @@ class Evaluations:
             return
         self._pending[step] = due
         self._keep_checkpoints()
-        requests = [request for number in due for request in self._requests(step, number)]
+        requests = [request for number in due for request in self._episodes.requests(step, number)]
         self._context.boards.post(self._board, step, requests)
 
     def begin_left_over(self, done_step: int) -> None:
@@ -205,10 +199,10 @@ class Evaluations:
         agent = context.spec.agent_of(wanted)
         # Of a game those of the policy that is evaluated, wherever it sat.
         trajectories = [
-            next(one for one in result.trajectories if request.seats[one.agent].player == _OWN)
+            next(one for one in result.trajectories if request.seats[one.agent].player == EVALUATED)
             for request, result in sorted(played, key=lambda one: one[0].index)
         ]
-        sets = _whole_sets(trajectories, size=len(self._seats_of(wanted)))
+        sets = _whole_sets(trajectories, size=len(self._episodes.seats_of(wanted)))
         counted = [one for some in sets for one in some]
         returns = [one.episode_return for one in counted]
         low, high = _interval(_by_task(sets), game=bool(context.spec.seats))
@@ -265,93 +259,6 @@ class Evaluations:
                 if event.best and event.agent == agent
             ]
             policy.keep_steps({*self._pending, *best[-1:]})
-
-    def _requests(self, step: int, number: int) -> list[EpisodeRequest]:
-        context, spec, played = self._context, self._context.spec, self._played
-        wanted = self._wanted[number]
-        seats = len(self._seats_of(wanted))
-        tasks = spec.tasks_of(wanted)
-        tasks += [None] * (-len(tasks) % seats)
-        known = spec.evaluated_tasks.get(spec.name_of(wanted))
-        return [
-            EpisodeRequest(
-                job_id=context.job_id,
-                episode_id=str(EpisodeId(self._job, step, number * _APART + index)),
-                step=step,
-                index=index,
-                group=number,
-                environment=spec.environment_of(wanted),
-                # Mirrored: one game per seat that the policy can take, all with one seed.
-                seed=wanted.seed + index // seats,
-                seats=self._seats(step, number, index),
-                limits=played.limits if played else Limits(),
-                executor=played.executor if played else "thread",
-                retries=played.retries if played else 0,
-                lease_id="",
-                lease_seconds=0.0,
-                task_index=task,
-                data_sha256=known.sha256 if known else "",
-            )
-            for index, task in enumerate(tasks)
-        ]
-
-    def _seats_of(self, wanted: EvaluateEvery) -> list[str]:
-        """Return the agents that the evaluated policy plays in turn."""
-        spec = self._context.spec
-        if not spec.seats:
-            return [ONLY_AGENT]
-        own = spec.agent_of(wanted)
-        return [agent for agent in spec.learning_seats if spec.policy_at(agent) == own]
-
-    def _seats(self, step: int, number: int, index: int) -> dict[str, SeatPlan]:
-        """Return who plays an episode: the policy, and in a game the opponent at all other seats."""
-        context, spec, wanted = self._context, self._context.spec, self._wanted[number]
-        # The same at every step, so that only the versions differ.
-        seed = sampling_seed(spec.seed, 0, number, index)
-        if not spec.seats:
-            return {ONLY_AGENT: self._own_seat(context.job_id, step, seed, wanted.temperature)}
-        assert self._played, "a game is played"
-        own, seats = spec.agent_of(wanted), self._seats_of(wanted)
-        taken = seats[index % len(seats)]
-        policy = policy_of(context.job_id, own)
-        plan = self._own_seat(policy, step, seed, wanted.temperature, agent=own)
-        return {
-            agent: plan
-            if agent == taken
-            else self._other_seat(agent, step, (seed + SEAT_APART * (place + 1)) % 2**63, wanted)
-            for place, agent in enumerate(spec.seats)
-        }
-
-    def _other_seat(self, agent: str, step: int, seed: int, wanted: EvaluateEvery) -> SeatPlan:
-        """Return the opponent at a seat of a game; the roles of a program work together."""
-        played, context = self._played, self._context
-        assert played, "a game is played"
-        if not (played.environment.is_program and agent in played.learning_seats):
-            return seat_plan(context.job_id, played, wanted.against or Base(), seed, step=step)
-        own = played.policy_at(agent)
-        policy = policy_of(context.job_id, own)
-        seat = self._own_seat(policy, step, seed, wanted.temperature, agent=own)
-        return seat.model_copy(update={"player": f"trained@{step}"})
-
-    def _own_seat(
-        self, policy: str, step: int, seed: int, temperature: float, *, agent: str = ""
-    ) -> SeatPlan:
-        context = self._context
-        spec = context.spec.for_agent(agent)
-        played: PlayedSpec | None = spec.played
-        return SeatPlan(
-            policy=policy,
-            policy_version=step,
-            model=context.spec.rendered_by(context.job_id, agent),
-            sampling_seed=seed,
-            sampling=spec.sampling,
-            temperature=temperature,
-            system_prompt=played.system_prompt if played else None,
-            tools=played.tools_of(agent) if played else None,
-            reasoning=played.reasoning if played else "keep",
-            trained=False,
-            player=_OWN,
-        )
 
 
 def _whole_sets(trajectories: Sequence[Trajectory], *, size: int) -> list[list[Trajectory]]:

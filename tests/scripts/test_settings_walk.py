@@ -20,7 +20,7 @@ def test_follows_settings_through_tables_threads_and_store():
         "admission.bounds",
         "admission.preflight",
         "gateway.fair_threads",
-        "store.tenant",
+        "store.tenant_submissions",
         "jobs.kinds",
     }
     assert {f"backend.{name}" for name in through} <= {*files}

@@ -8,7 +8,6 @@ import pytest
 
 from backend.episodes.episode_board import EpisodeBoard
 from backend.episodes.episode_requests import step_requests
-from tests.backend.seats import result_of, two_seats
 from tinkergym.algorithms import GRPO
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
@@ -168,40 +167,6 @@ def test_rejects_what_another_policy_version_sampled(version, fits):
         episodes.check(sampled_by(version, request))
 
 
-@pytest.mark.parametrize(
-    ("agents", "fits"), [("xo", True), ("ox", True), ("x", False), ("xz", False), ("xoz", False)]
-)
-def test_takes_one_trajectory_per_seat_of_the_request(agents, fits):
-    episodes = EpisodeBoard(lease_seconds=30.0)
-    episodes.post(1, [two_seats(request) for request in step_requests("job-1", spec(), 1)])
-    request = episodes.lease("a", 1, now=0.0)[0]
-    handed_in = result_of(request, *(one_turn_episode(agent=agent) for agent in agents))
-    with contextlib.nullcontext() if fits else pytest.raises(InvalidRequestError) as caught:
-        episodes.check(handed_in)
-    assert fits or caught.value.field == "results.trajectories"
-
-
-def test_holds_each_seat_to_the_version_of_its_own_policy():
-    request = two_seats(step_requests("job-1", spec(max_staleness=1, seed=1), 5)[0], trained="x")
-    past = request.seats["o"].model_copy(update={"policy": "past", "policy_version": 1})
-    request = request.model_copy(update={"seats": {**request.seats, "o": past}})
-    episodes = EpisodeBoard(lease_seconds=30.0, newest_version=4)
-    episodes.post(5, [request])
-
-    def of_versions(x: int, o: int) -> EpisodeResult:
-        return result_of(request, by_version(x, "x"), by_version(o, "o"))
-
-    episodes.check(of_versions(4, 1))
-    assert episodes.newest_sampled(of_versions(3, 1)) == 3
-    with pytest.raises(InvalidRequestError) as caught:
-        episodes.check(of_versions(1, 1))
-    assert caught.value.field == "results.trajectories"
-    # The bound on staleness is the trained policy's; the other has one version.
-    with pytest.raises(InvalidRequestError) as caught:
-        episodes.check(of_versions(4, 4))
-    assert caught.value.field == "results.trajectories"
-
-
 def by_version(version: int, agent: str) -> Trajectory:
     record = one_turn_episode(agent=agent)
     turns = [turn.model_copy(update={"policy_version": version}) for turn in record.turns]
@@ -343,36 +308,3 @@ def test_replays_a_lost_group_as_a_whole():
     again = episodes.lease("b", 4, now=60.0)
     assert [request.group for request in again] == [0, 0]
     assert episodes.claim_all([result(first), result(second)]) == ["stale", "stale"]
-
-
-def test_records_which_seats_are_trained_whatever_the_worker_wrote():
-    episodes = EpisodeBoard(lease_seconds=30.0)
-    (request, *_) = step_requests("job-1", spec(), 1)
-    request = two_seats(request, ("job-1", "job-1@2"), trained="x")
-    episodes.post(1, [request])
-    played = result_of(request, one_turn_episode(agent="x"), one_turn_episode(agent="o"))
-    marked = episodes.marked(played)
-    assert {one.agent: one.trained for one in marked.trajectories} == {"x": True, "o": False}
-    assert episodes.marked(marked) is marked
-
-
-def test_names_workers_that_play_together():
-    episodes = board()
-    episodes.lease("a", 1, now=0.0)
-    assert episodes.concurrent_workers == []
-    episodes.lease("b", 1, now=1.0)
-    assert episodes.concurrent_workers == []  # `a` may be dead, and `b` in its place
-    episodes.renew("a", [], now=2.0)
-    assert episodes.concurrent_workers == ["b", "a"]
-    episodes.release("a")
-    assert episodes.concurrent_workers == []
-    episodes.lease("c", 1, now=40.0)
-    assert episodes.concurrent_workers == []
-
-
-def test_compares_each_worker_with_all_others():
-    episodes = board()
-    for worker, now in [("long", 0.0), ("short", 1.0), ("short", 2.0), ("late", 5.0), ("long", 6.0)]:
-        episodes.lease(worker, 1, now=now)
-    episodes.lease("alone", 1, now=7.0)
-    assert set(episodes.concurrent_workers) == {"long", "short", "late"}
