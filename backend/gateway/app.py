@@ -20,7 +20,6 @@ from backend.gateway import (
     routes_events,
     routes_images,
     routes_jobs,
-    routes_lifecycle,
     routes_policies,
     routes_runs,
     routes_sample,
@@ -122,7 +121,6 @@ def create_app(parts: GatewayParts) -> FastAPI:
     app.openapi = partial(document, app)  # type: ignore[method-assign]
     for module in (
         routes_jobs,
-        routes_lifecycle,
         routes_adapters,
         routes_data,
         routes_events,

@@ -1,4 +1,4 @@
-"""Jobs: submit, list, show, cancel, delete; and their checkpoints."""
+"""Jobs: submit, list, show, pause, resume, change, cancel, delete; and their checkpoints."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from tinkergym.schema.jobs.view import (
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.parsing import parse_spec
 from tinkergym.schema.summaries import JobLabels, JobQuery, JobSummaries
+from tinkergym.schema.updates import UpdateRequest
 
 _log = logging.getLogger(__name__)
 
@@ -104,6 +105,30 @@ def show_job(request: Request, tenant: Tenant, job_id: str) -> JobView:
 def cancel_job(request: Request, tenant: Tenant, job_id: str) -> JobView:
     """Ask a job to end. A running one ends when its worker next checks; an ended one is unchanged."""
     return shown_to(request, tenant).job(tenant.request_cancel(job_id))
+
+
+@router.post("/{job_id}/pause")
+def pause_job(request: Request, tenant: Tenant, job_id: str) -> JobView:
+    """Pause a job. A running one saves a checkpoint after its step and gives up its place."""
+    return shown_to(request, tenant).job(tenant.request_pause(job_id))
+
+
+@router.post("/{job_id}/resume")
+def resume_job(request: Request, tenant: Tenant, job_id: str) -> JobView:
+    """Queue a paused job again, or cancel a pending pause; other jobs are unchanged."""
+    return shown_to(request, tenant).job(tenant.request_resume(job_id))
+
+
+@router.post("/{job_id}/update", openapi_extra=describes(UpdateRequest))
+async def update_job(
+    request: Request,
+    tenant: Tenant,
+    job_id: str,
+    wanted: Annotated[UpdateRequest, Depends(body_of(UpdateRequest))],
+) -> JobView:
+    """Change settings of a job from its next step on, and its budget at once."""
+    view = await in_turn(tenant.tenant_id, tenant.change_settings, job_id, wanted.settings)
+    return shown_to(request, tenant).job(view)
 
 
 @router.delete("/{job_id}")
