@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from backend.config import VllmSettings
+from backend.settings.served_models import VllmSettings
 from tests.backend.scheduler.hosts import Host
 from tinkergym.algorithms import GRPO
 from tinkergym.schema.events import JobState
