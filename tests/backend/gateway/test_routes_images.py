@@ -1,15 +1,12 @@
 import hashlib
-from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
-from backend.openai_api.image_intake import image_reader
 from backend.processes.limited_child import LimitedChild
 from backend.store.image_rows import ImageRow
 from benchmarks.hostile_images import progressive
 from tests.backend.vlm import picture
-from tinkergym.images.stored_images import check_image, image_file
+from tinkergym.images.stored_images import image_file
 from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.remote.transport import Connection
 
@@ -49,21 +46,6 @@ def test_rejects_what_is_no_image_of_that_name(client):
     ]
     assert [answer.status_code for answer in answers] == [422, 422, 422]
     assert missing(client, one) == [one.sha256]
-
-
-def test_decodes_images_of_chats_once_and_keeps_them(gateway, client):
-    one, decoded = picture(8), []
-    parts = replace(gateway.app.state.parts)
-
-    def check(data, **limits):
-        decoded.append(data)
-        return check_image(data, **limits)
-
-    vars(parts)["image_check"] = check
-    request = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(parts=parts)))
-    found = image_reader(request, gateway.tenant())(one.data)
-    assert (found.sha256, found.width, found.height) == (one.sha256, one.width, one.height)
-    assert (decoded, missing(client, one)) == ([one.data], [])
 
 
 def test_never_keeps_a_hostile_image(client):
