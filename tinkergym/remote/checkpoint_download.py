@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tinkergym.basics.written_files import writing_to
 from tinkergym.errors import (
@@ -14,12 +13,7 @@ from tinkergym.errors import (
 )
 from tinkergym.remote.api import Api
 from tinkergym.remote.export import of_one_policy
-from tinkergym.schema.events import (
-    CheckpointView,
-)
-
-if TYPE_CHECKING:
-    pass
+from tinkergym.schema.events import CheckpointView
 
 
 def checkpoint_at(stored: list[CheckpointView], job_id: str, step: int | None) -> CheckpointView:

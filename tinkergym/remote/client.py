@@ -26,9 +26,7 @@ from tinkergym.remote.transport import Connection
 from tinkergym.reporting.run_comparison import RunComparison
 from tinkergym.reporting.trackers import ReportTo, callbacks_of
 from tinkergym.rollout.environment_mix import EnvSources, makers_of
-from tinkergym.rollout.local_environment import (
-    EnvSource,
-)
+from tinkergym.rollout.local_environment import EnvSource
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.parsing import parse
 from tinkergym.schema.sampling import Completion, SampleRequest

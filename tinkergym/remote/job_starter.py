@@ -28,9 +28,7 @@ from tinkergym.remote.user_files import with_template_read
 from tinkergym.reporting.trackers import ReportTo, callbacks_of
 from tinkergym.rollout.environment_mix import EnvironmentMix, EnvSources, describe_mix
 from tinkergym.rollout.host_pool import MakeEnv
-from tinkergym.rollout.local_environment import (
-    without_token,
-)
+from tinkergym.rollout.local_environment import without_token
 from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.parts import Adapter

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from tinkergym.display.html import curve
 from tinkergym.display.progress import update_words
-from tinkergym.errors import (
-    TinkerGymError,
-)
+from tinkergym.errors import TinkerGymError
 from tinkergym.remote.api import Api
 from tinkergym.remote.overview import how_to_play_on
 from tinkergym.schema.events import (
@@ -23,9 +20,6 @@ from tinkergym.schema.events import (
 )
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.steering import settings_now
-
-if TYPE_CHECKING:
-    pass
 
 
 class SeenEvents:

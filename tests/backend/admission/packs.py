@@ -7,9 +7,7 @@ from backend.admission.facts import Facts
 from backend.admission.offered_models import FileCatalog
 from backend.catalog.models import load_renderer_bundle
 from backend.settings.served_models import PACKAGED_MODELS
-from tinkergym.errors import (
-    UnknownModelError,
-)
+from tinkergym.errors import UnknownModelError
 from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.refusals import Refusal

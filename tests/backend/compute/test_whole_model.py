@@ -1,8 +1,6 @@
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-)
+from transformers import AutoModelForCausalLM
 
 from backend.learner.causal_lm import CausalLM
 from backend.settings.served_models import PACKAGED_MODELS

@@ -1,9 +1,7 @@
 """Games small enough to know every move."""
 
 from tinkergym import TextGame
-from tinkergym.errors import (
-    IllegalMoveError,
-)
+from tinkergym.errors import IllegalMoveError
 
 
 class Nim(TextGame):

@@ -3,9 +3,7 @@ import re
 import pytest
 
 from tests.tinkergym.games.small_games import Evens, Nim, Three
-from tinkergym.errors import (
-    InvalidRequestError,
-)
+from tinkergym.errors import InvalidRequestError
 from tinkergym.games.game_env import GameEnv
 
 

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 
 from tests.tinkergym.spaces.strategies import any_spaces, through_json
-from tinkergym.errors import (
-    MissingExtraError,
-)
+from tinkergym.errors import MissingExtraError
 from tinkergym.spaces import (
     Image,
     from_json,

@@ -4,9 +4,7 @@ import pytest
 from gymnasium import spaces
 
 from tests.tinkergym.spaces.strategies import BOX, through_json
-from tinkergym.errors import (
-    InvalidSpaceError,
-)
+from tinkergym.errors import InvalidSpaceError
 from tinkergym.spaces import (
     Text,
     json_schema,

@@ -8,9 +8,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from hypothesis import given, settings
 
 from tests.tinkergym.spaces.strategies import BOX, any_spaces, nested, seeds, through_json
-from tinkergym.errors import (
-    InvalidSpaceError,
-)
+from tinkergym.errors import InvalidSpaceError
 from tinkergym.spaces import (
     from_json,
     json_schema,

@@ -7,9 +7,7 @@ import pytest
 
 import tinkergym as tg
 from tests.tinkergym.tasks.forms import ROWS, jsonl, parquet
-from tinkergym.tasks import (
-    ParquetTasks,
-)
+from tinkergym.tasks import ParquetTasks
 
 
 def test_reads_same_in_threads(make):

@@ -2,9 +2,7 @@ import pytest
 
 from tests.tinkergym.tasks.forms import rows
 from tinkergym.errors import InvalidRequestError
-from tinkergym.tasks import (
-    GeneratorTasks,
-)
+from tinkergym.tasks import GeneratorTasks
 
 
 def test_draws_generator_only_as_far_as_needed_and_once():

@@ -8,9 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator
 
 from tinkergym.schema.evaluate_every import MOST_EPISODES, MOST_EVALUATIONS, EvaluatedTasks, EvaluateEvery
-from tinkergym.schema.jobs.parts import (
-    EnvironmentRef,
-)
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.training_spec import TrainingSpec
 from tinkergym.schema.refusals import Refusal
 
