@@ -90,6 +90,6 @@ def _kept(parts: GatewayParts, tenant: TenantStore, wanted: AdapterUpload, diges
         spec = PolicySpec.model_validate({"model": model, "adapter": written.adapter, "name": wanted.name})
         checked, _ = parts.admission.check(tenant, spec)
         view = CheckpointView(step=1, policy_version=1, key=key, sha256=written.sha256, files=written.files)
-    job = tenant.add_adapter(job_id, checked, view, f"{SENT_ADAPTER}{digest}", digest)
+    job = tenant.add_adapter(job_id, checked, view, digest, most_bytes=config.limits.adapters_bytes)
     sent.drop(wanted.parts)
     return job

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, literal, select
 
 from backend.store.database import Database, write_row
 from backend.store.job_rows import NO_AGENT, append, enter_state, job_view
 from backend.store.policies import add_policy, policies_by_agent
 from backend.store.postgres import DuplicateRowError
-from backend.store.tables import checkpoints, jobs, policies
+from backend.store.tables import checkpoints, jobs, policies, tenants
 from tinkergym.errors import ConflictError, PayloadTooLargeError
 from tinkergym.schema.events import CheckpointEvent, CheckpointView, JobState, StateEvent
 from tinkergym.schema.ids import new_job_id
@@ -73,22 +73,25 @@ class TenantSubmissions:
             return self._create_job(sent)
 
     def add_adapter(
-        self, job_id: str, spec: JobSpec, view: CheckpointView, idempotency_key: str, request_sha256: str
+        self, job_id: str, spec: JobSpec, view: CheckpointView, sha256: str, *, most_bytes: int
     ) -> JobView:
-        """Record an adapter that was made elsewhere: as the policy of a job that has completed.
+        """Record an adapter that was made elsewhere, once: as the policy of a job that has completed.
 
         Args:
             job_id: From `new_job_id`; the checkpoint is stored under it.
             spec: Whose policy it is.
             view: Its only checkpoint.
-            idempotency_key: As for `create_job`.
-            request_sha256: As for `create_job`.
+            sha256: Of what was sent.
+            most_bytes: Of all adapters that the tenant has sent.
+
+        Raises:
+            PayloadTooLargeError: With this one they would have more.
         """
-        sent = _Request(spec, {}, idempotency_key, request_sha256, ())
+        sent = _Request(spec, {}, f"{SENT_ADAPTER}{sha256}", sha256, ())
         try:
-            return self._add_adapter(job_id, sent, view)
+            return self._add_adapter(job_id, sent, view, most_bytes)
         except DuplicateRowError:  # As in `create_job`.
-            return self._add_adapter(job_id, sent, view)
+            return self._add_adapter(job_id, sent, view, most_bytes)
 
     def require_room_for_adapter(self, more: int, most_bytes: int) -> None:
         """Refuse an adapter of `more` bytes if the tenant's would then have more than `most_bytes`.
@@ -97,12 +100,19 @@ class TenantSubmissions:
             PayloadTooLargeError: They would.
         """
         with self._db.read() as connection:
-            views = connection.scalars(
-                select(checkpoints.c.view)
-                .join(policies, policies.c.policy_id == checkpoints.c.policy_id)
-                .join(jobs, jobs.c.job_id == policies.c.made_by_job)
-                .where(jobs.c.tenant_id == self.tenant_id, jobs.c.idempotency_key.startswith(SENT_ADAPTER))
-            ).all()
+            self._require_room(connection, more, most_bytes)
+
+    def _require_room(self, connection: Connection, more: int, most_bytes: int) -> None:
+        # Clients choose the keys of their own jobs, which therefore say nothing; none has its request's hash.
+        views = connection.scalars(
+            select(checkpoints.c.view)
+            .join(policies, policies.c.policy_id == checkpoints.c.policy_id)
+            .join(jobs, jobs.c.job_id == policies.c.made_by_job)
+            .where(
+                jobs.c.tenant_id == self.tenant_id,
+                jobs.c.idempotency_key == literal(SENT_ADAPTER) + jobs.c.request_sha256,
+            )
+        ).all()
         used = sum(sum(CheckpointView.model_validate_json(view).files.values()) for view in views)
         if used + more > most_bytes:
             raise PayloadTooLargeError(
@@ -112,11 +122,16 @@ class TenantSubmissions:
                 field="source",
             )
 
-    def _add_adapter(self, job_id: str, sent: _Request, view: CheckpointView) -> JobView:
+    def _add_adapter(self, job_id: str, sent: _Request, view: CheckpointView, most_bytes: int) -> JobView:
         with self._db.write() as connection:
+            # One after the other, so that adapters sent at the same time do not all fit.
+            connection.execute(
+                select(tenants.c.tenant_id).where(tenants.c.tenant_id == self.tenant_id).with_for_update()
+            )
             made = self._insert(connection, sent, job_id)
             if made.job_id != job_id:  # It was sent twice at the same time.
                 return made
+            self._require_room(connection, sum(view.files.values()), most_bytes)
             policy_id = policies_by_agent(connection, job_id)[NO_AGENT]
             keys = {"policy_id": policy_id, "step": view.step}
             write_row(connection, checkpoints, keys, {"view": view.model_dump_json()})

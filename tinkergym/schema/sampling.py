@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, FiniteFloat, ValidationError
+from pydantic import Field, FiniteFloat, ValidationError, model_validator
 
 from tinkergym.schema.data import PromptNote
 from tinkergym.schema.decoding import CompletionSettings
@@ -49,8 +49,8 @@ class SampleRequest(CompletionSettings):
     prompt_logprobs: bool = False
     """Return the logprobs of the prompt's tokens. The prompt is then recomputed without a cache."""
     prompt_entropies: bool = False
-    """With `prompt_logprobs`, also return the entropies of the distributions that they are from. Not all
-    engines have them."""
+    """With `prompt_logprobs`, also return the entropies of the distributions that they are from. Only the
+    engine `transformers` has them; the completions of others have None."""
     session_id: str = ""
     """Shared by the requests of one episode, so the next turn finds its cache; empty means no next turn."""
     stream: bool = False
@@ -59,6 +59,11 @@ class SampleRequest(CompletionSettings):
     images: list[ImageSpan] = Field([], max_length=MOST_PARTS)
     """Where images are in `prompt_ids`: spans of the model's placeholder token. Upload the files first with
     `PUT /v1/images/{sha256}`. Text-only models refuse images."""
+
+    @model_validator(mode="after")
+    def _has_logprobs_with_entropies(self) -> Self:
+        self._refuse_idle("prompt_entropies", not self.prompt_logprobs, "prompt_logprobs=true")
+        return self
 
     @property
     def seat(self) -> SeatRef:

@@ -61,11 +61,14 @@ def test_lets_tenants_use_the_same_idempotency_key(store, spec):
 def test_limits_all_adapters_that_a_tenant_has_sent(store, spec):
     ada, bob = store.tenant("ada"), store.tenant("bob")
     kept = CheckpointView(step=1, policy_version=1, sha256="a" * 64, files={"a": 60, "b": 20})
-    job = ada.add_adapter(ada.new_job_id(), spec, kept, f"{SENT_ADAPTER}1", "a" * 64)
+    job = ada.add_adapter(ada.new_job_id(), spec, kept, "a" * 64, most_bytes=100)
+    ada.create_job(spec, {}, f"{SENT_ADAPTER}of-their-own", request_sha256="b" * 64)  # is none
     ada.require_room_for_adapter(20, 100)
     bob.require_room_for_adapter(100, 100)
     with pytest.raises(PayloadTooLargeError) as refused:
         ada.require_room_for_adapter(21, 100)
     assert refused.value.field == "source"
+    with pytest.raises(PayloadTooLargeError):
+        ada.add_adapter(ada.new_job_id(), spec, kept, "c" * 64, most_bytes=100)
     ada.delete_job(job.job_id)
     ada.require_room_for_adapter(100, 100)

@@ -30,9 +30,12 @@ def test_rejects_in_training_what_would_break_importance_ratios(name):
 
 @pytest.mark.parametrize(
     "cut",
-    [{"top_p": 0.0}, {"top_p": 1.01}, {"top_p": -1}, {"top_p": math.nan}, {"top_k": -1}, {"min_p": 0.1}],
+    [
+        *({"top_p": 0.0}, {"top_p": 1.01}, {"top_p": -1}, {"top_p": math.nan}, {"top_k": -1}, {"min_p": 0.1}),
+        {"prompt_entropies": True},
+    ],
 )
-def test_refuses_top_p_and_top_k_out_of_range(cut):
+def test_refuses_settings_out_of_range_or_without_effect(cut):
     wanted = {"request_id": "r", "policy": "p", "prompt_ids": [1], "max_tokens": 1}
     with pytest.raises(InvalidRequestError) as caught:
         parse(SampleRequest, wanted | cut)

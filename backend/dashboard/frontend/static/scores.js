@@ -23,18 +23,18 @@ export function scoring(jobId, seats, take) {
         request_id: `${at} ${number}`, policy: name || (byAgent ? `${jobId}/${seat.agent}` : jobId), policy_version: version === undefined ? null : Number(version),
         prompt_ids: segment.token_ids, images: segment.images, max_tokens: 1, prompt_logprobs: true, prompt_entropies: true,
       })));
-      let done = 0, failed = null, versions = new Set();
+      let failed = null, versions = new Set(), without = false;
       for (const request of requests) { // One by one: a long episode would exceed what one call may ask for.
         for await (const line of lines("/v1/sample", { requests: [request] })) {
           if (line.error) { failed = line.error; continue; }
           const [at, number] = line.request_id.split(" ").map(Number);
           take(seats[at].agent, number, { logprobs: line.prompt_logprobs, entropies: line.prompt_entropies });
           versions.add(line.policy_version);
-          done += 1;
+          without ||= !line.prompt_entropies;
         }
       }
       if (failed) throw failed;
-      said.textContent = `read by ${policy.value || "the newest version"}${policy.value.includes("@") ? "" : `, ${[...versions].join(", ")}`}`;
+      said.textContent = `read by ${policy.value || "the newest version"}${policy.value.includes("@") ? "" : `, ${[...versions].join(", ")}`}${without ? "; this engine has no entropies" : ""}`;
     } catch (error) {
       replace(said, problem(error.message.startsWith("there is no route") ? COPY : error));
     }
