@@ -11,7 +11,7 @@ from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
 from tinkergym.schema.events import MOST_JOBS_LISTED, JobState
 from tinkergym.schema.model import MOST_EPISODES, UserSettings, WireModel
 from tinkergym.schema.refusals import Refusal
-from tinkergym.trajectory.trajectory import MOST_TOKENS
+from tinkergym.trajectory.trajectory import MOST_TOKENS, MOST_TURNS
 
 Tag = Annotated[str, Field(min_length=1, max_length=60)]
 
@@ -236,11 +236,11 @@ class EpisodeView(WireModel):
     group: list[GroupMember] = Field(max_length=MOST_EPISODES)
     texts: dict[str, TokenTexts]
     """By agent."""
-    logprob_gaps: dict[str, list[Gaps]] = {}
+    logprob_gaps: dict[str, Annotated[list[Gaps], Field(max_length=MOST_TURNS)]] = {}
     """By agent and segment, one per sampled token: the learner's logprob at the step's first update minus the
     sampling logprob, in nats, to three digits. None for tokens that were not trained on. Agents whose step
     has no checkpoint yet are left out."""
-    parents: dict[str, list[int | None]] = {}
+    parents: dict[str, Annotated[list[int | None], Field(max_length=MOST_TURNS)]] = {}
     """By agent, for each turn the number of the turn that it continues, from 0; None if it begins a
     conversation. Only of agents for whom that is not always the turn before."""
     request: EpisodeRequest | None = None

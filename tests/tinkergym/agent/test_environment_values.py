@@ -38,7 +38,7 @@ def test_refuses_values_of_other_types(flag, info):
     ],
 )
 def test_refuses_metrics_that_cannot_be_kept(metrics):
-    with pytest.raises(ValueError, match="metrics"):
+    with pytest.raises(ValueError):
         read_step("next", False, False, {"metrics": metrics})
 
 
