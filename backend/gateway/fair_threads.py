@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
 from inspect import iscoroutinefunction
@@ -104,6 +105,11 @@ class FairThreads:
                 f"the service did not finish this within {self._seconds:g} s", hint="try again with less"
             )
         return work.result()
+
+    def soon(self, call: Callable[[], object]) -> None:
+        """Run what nobody waits for and no tenant's turn may delay, in a thread that counts against none."""
+        with suppress(RuntimeError):  # It cannot start a thread.
+            self._threads.submit(call)
 
     async def _wait(self, tenant_id: str) -> int:
         try:

@@ -29,7 +29,6 @@ from backend.gateway.run_series import RunReader
 from backend.gateway.token_texts import TokenReader
 from backend.machine_paths import MachinePaths
 from backend.processes.image_check import ImageCheck
-from backend.store.images import HeldImages
 from backend.store.key_rates import Allowance, KeyRate
 from backend.store.keys import KeyRights
 from backend.store.store import Store
@@ -138,11 +137,6 @@ class GatewayParts:
         if self.config.operator_key is not None:
             return OperatorKey.at(self.config.operator_key)
         return OperatorKey.of_service(self.store.service().keep_secret, self.config.operator_key_file)
-
-    @cached_property
-    def held_images(self) -> HeldImages:
-        """The images of conversations that are being continued."""
-        return HeldImages(self.config.images)
 
     @cached_property
     def served_before(self) -> BoundedDict[tuple[str, str], bool]:

@@ -9,30 +9,28 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from backend.gateway.dependencies import Tenant
-from backend.gateway.fair_threads import in_turn
+from backend.gateway.fair_threads import FairThreads
 from backend.gateway.wiring import parts_of
-from backend.store.images import Images
+from backend.store.images import HeldImages
 from tinkergym.images.stored_images import ImageFile, alive
 from tinkergym.openai_api.chat_messages import ReadImage
 
 
 async def _image_reader(request: Request, tenant: Tenant) -> AsyncIterator[ReadImage]:
-    parts, held = parts_of(request), list[str]()
-    limits, stored = parts.config.limits, Images(parts.config.images, tenant.images)
+    parts = parts_of(request)
+    limits, held = parts.config.limits, HeldImages(parts.config.images, tenant.tenant_id)
+    threads: FairThreads = request.app.state.route_threads
 
     def read(data: bytes) -> ImageFile:
         sha256 = hashlib.sha256(data).hexdigest()
-        # Decoded for its size, also if it is stored.
         size = parts.image_check(data, most_bytes=limits.image_bytes, most_pixels=limits.image_pixels)
-        if stored.missing([sha256]):
-            held.append(parts.held_images.hold(tenant.tenant_id, sha256, data))
+        held.hold(sha256, data)
         return alive(sha256) or ImageFile(data, sha256, *size)
 
     try:
         yield read
     finally:
-        if held:
-            await in_turn(tenant.tenant_id, parts.held_images.release, held)
+        threads.soon(held.release)
 
 
 ImageReader = Annotated[ReadImage, Depends(_image_reader)]

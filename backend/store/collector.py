@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 
 from backend.store.adapter_parts import drop_old_parts
 from backend.store.blobs import BlobMissingError, Blobs
-from backend.store.images import image_folder
+from backend.store.images import HELD, image_folder
 from backend.store.store import Store
 from backend.store.uploads import drop_loose_chunks
 from tinkergym.errors import TinkerGymError
@@ -72,6 +72,11 @@ class Collector:
         for tenant_id in self._store.tenants_with_images():
             self._collect_images(tenant_id, before)
             yield tenant_id
+        held = self._images.below(HELD)
+        for blob in held.files():
+            if blob.written_at < before:
+                held.delete(blob.key)
+        yield HELD
         for blobs in (self._jobs, self._uploads, self._images):
             blobs.remove_drafts(before=before)
 

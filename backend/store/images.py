@@ -10,19 +10,22 @@ used after its creation or, if it belongs to a dataset, when the job was checked
 from __future__ import annotations
 
 import hashlib
+import logging
 import secrets
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from pathlib import PurePosixPath
 from typing import Protocol
 
 from backend.store.blobs import BlobMissingError, Blobs
 from backend.store.image_rows import ImageRow, ImageRows
 from backend.store.usage import QuotaRoom
-from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError
+from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError, TinkerGymError
 from tinkergym.images.stored_images import check_image
+
+_log = logging.getLogger(__name__)
+
+HELD = "held"
+"""The folder, beside those of the tenants, of what is held for requests."""
 
 _LATELY_SECONDS = 3600.0
 """An image used this recently may belong to an episode in progress, or to a job that is being created."""
@@ -73,7 +76,8 @@ class Images:
             room: Shared by all uses in this process; without it, each upload lists all images.
             check: Decodes images before they are kept.
         """
-        self._blobs, self._rows = images.below(image_folder(rows.tenant_id)), rows
+        self._all, self._folder = images, image_folder(rows.tenant_id)
+        self._blobs, self._rows = images.below(self._folder), rows
         self._room, self._check = room or QuotaRoom(), check
 
     def missing(self, hashes: Iterable[str]) -> list[str]:
@@ -82,12 +86,12 @@ class Images:
         known = self._rows.use(wanted)
         if len(known) < len(wanted) and self._rows.none():
             # Those of earlier versions, which had files only.
-            self._rows.add(
-                ImageRow(sha256=file.key, bytes=file.bytes, used_at=file.written_at)
-                for file in self._blobs.files()
-                if "/" not in file.key
-            )
-            known = self._rows.use(wanted)
+            files = self._blobs.files()
+            if files:
+                self._rows.add(
+                    ImageRow(sha256=file.key, bytes=file.bytes, used_at=file.written_at) for file in files
+                )
+                known = self._rows.use(wanted)
         return [sha256 for sha256 in wanted if sha256 not in known]
 
     def require(self, hashes: Iterable[str], *, also_held: bool = False) -> None:
@@ -95,15 +99,21 @@ class Images:
 
         Args:
             hashes: Of the images.
-            also_held: Whether those that are only held for a request are enough.
+            also_held: Whether those that are only held for a request of the tenant's are enough.
 
         Raises:
             NotFoundError: An image does not exist, or belongs to another tenant.
         """
-        for sha256 in self.missing(hashes):
-            folders = self._blobs.folders() if also_held else ()
-            if not any(self._blobs.has(f"{folder}/{sha256}") for folder in folders):
-                raise _no_image(sha256)
+        wanted = list(dict.fromkeys(hashes))
+        if also_held:
+            known = self._rows.use(wanted)
+            wanted = [
+                sha256
+                for sha256 in wanted
+                if sha256 not in known and not _held_keys(self._all, sha256, f"{self._folder}.")
+            ]
+        for sha256 in self.missing(wanted) if wanted else ():
+            raise _no_image(sha256)
 
     def read(self, sha256: str) -> bytes:
         """Return an image file; it does not count as used.
@@ -183,37 +193,35 @@ class Images:
 
 
 class HeldImages:
-    """Images of requests that are being answered: files below their tenants' folders, without a row.
+    """Images of one request, until it is answered: files outside their tenant's folder, without a row.
 
-    They take no room of the tenant's, and are gone with the request. Of a gateway that was killed, the
-    collector removes them. Thread-safe.
+    They take no room of the tenant's. Of a gateway that was killed, the collector removes them. Thread-safe.
     """
 
-    def __init__(self, images: Blobs) -> None:
-        """Hold them among the images of all tenants, in folders of this process."""
-        self._blobs, self._folder = images, f"request-{secrets.token_hex(8)}"
-        self._lock = threading.Lock()
-        self._holders: Counter[str] = Counter()
+    def __init__(self, images: Blobs, tenant_id: str) -> None:
+        """Hold them among the images of all tenants."""
+        self._blobs, self._holder = images, f"{image_folder(tenant_id)}.{secrets.token_hex(8)}"
+        self._keys: list[str] = []
+        self._is_over = False
 
-    def hold(self, tenant_id: str, sha256: str, data: bytes) -> str:
-        """Store an image; return the key to release it with."""
-        key = f"{image_folder(tenant_id)}/{self._folder}/{sha256}"
-        with self._lock:
-            if not self._holders[key]:
-                self._blobs.put(key, data)
-            self._holders[key] += 1
-        return key
+    def hold(self, sha256: str, data: bytes) -> None:
+        """Store an image; one that comes after the release is removed at once."""
+        key = f"{_held_folder(sha256)}/{sha256}.{self._holder}"
+        if key not in self._keys:
+            self._blobs.put(key, data)
+            self._keys.append(key)
+        # After the key is in the list: either this sees the release, or the release sees the key.
+        if self._is_over:
+            self._blobs.delete(key)
 
-    def release(self, keys: Iterable[str]) -> None:
-        """Remove images, unless further requests hold them."""
-        with self._lock:
-            for key in keys:
-                self._holders[key] -= 1
-                if not self._holders[key]:
-                    del self._holders[key]
-                    folder = str(PurePosixPath(key).parent)
-                    is_last = not any(other.startswith(folder) for other in self._holders)
-                    self._blobs.delete(folder if is_last else key)
+    def release(self) -> None:
+        """Remove the images; one that cannot be removed is left to the collector."""
+        self._is_over = True
+        for key in list(self._keys):
+            try:
+                self._blobs.delete(key)
+            except (TinkerGymError, OSError):
+                _log.warning("the image of an answered request is left over: %s", key, exc_info=True)
 
 
 class EveryImage:
@@ -237,21 +245,35 @@ class EveryImage:
         Raises:
             NotFoundError: No tenant has sent it, or it was deleted.
         """
-        owners = [] if self._owners is None else [image_folder(tenant) for tenant in self._owners(sha256)]
-        for folder in owners or self._blobs.folders():
+        for key in self._keys(sha256):
             with suppress(BlobMissingError):
-                return self._blobs.get(f"{folder}/{sha256}")
-        for folder in self._blobs.folders():
-            for held in self._blobs.folders(folder):
-                with suppress(BlobMissingError):
-                    return self._blobs.get(f"{folder}/{held}/{sha256}")
+                return self._blobs.get(key)
         raise _no_image(sha256)
+
+    def _keys(self, sha256: str) -> Iterator[str]:
+        owners = [] if self._owners is None else [image_folder(tenant) for tenant in self._owners(sha256)]
+        for folder in owners:
+            yield f"{folder}/{sha256}"
+        yield from _held_keys(self._blobs, sha256)
+        for folder in () if owners else self._blobs.folders():
+            yield f"{folder}/{sha256}"
 
 
 def image_folder(tenant_id: str) -> str:
     """Return the folder of a tenant's images."""
     # Tenant ids come from an operator and may contain characters that a key may not.
     return hashlib.sha256(tenant_id.encode()).hexdigest()[:32]
+
+
+def _held_folder(sha256: str) -> str:
+    # A folder of few requests' images, which is listed fast; not one for each image, because it would stay.
+    return f"{HELD}/{sha256[:2]}"
+
+
+def _held_keys(images: Blobs, sha256: str, holder: str = "") -> list[str]:
+    """Return the keys of an image that is held for holders whose names begin so."""
+    folder, name = _held_folder(sha256), f"{sha256}.{holder}"
+    return [f"{folder}/{file.key}" for file in images.files(folder) if file.key.startswith(name)]
 
 
 def _no_room(setting: str) -> str:

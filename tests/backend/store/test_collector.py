@@ -7,7 +7,7 @@ import pytest
 from backend.store.blobs import new_checkpoint_key
 from backend.store.collector import LEFT_OVER_SECONDS, Collector
 from backend.store.image_rows import ImageRow
-from backend.store.images import image_folder
+from backend.store.images import HeldImages, image_folder
 from backend.store.store import Store
 from tests.backend.store.blob_places import PLACES, fill, open_place
 from tinkergym.schema.events import CheckpointView
@@ -92,6 +92,14 @@ def test_removes_images_without_row_only_where_rows_are_known(store, blobs, job)
     collect(store, blobs, days=1.1)
     assert [info.key for info in blobs.files(f"images/{folders['ada']}")] == ["known"]
     assert len(blobs.files(f"images/{folders['bob']}")) == 2, "of an earlier version, which had no rows"
+
+
+def test_removes_after_a_day_the_images_that_killed_gateways_held(store, blobs, job):
+    HeldImages(blobs.below("images"), "only chats").hold("0" * 64, b"an image")
+    collect(store, blobs, days=0.9)
+    assert len(blobs.files("images")) == 1
+    collect(store, blobs, days=1.1)
+    assert blobs.files("images") == []
 
 
 def test_decides_by_jobs_from_before_its_start(store, spec, blobs):

@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from backend.errors import BlobsUnavailableError
 from backend.store.image_rows import ImageRow
-from backend.store.images import EveryImage, HeldImages, Images
+from backend.store.images import EveryImage, HeldImages, Images, image_folder
 from backend.store.usage import QuotaRoom
 from backend.testing.counting_blobs import CountingBlobs
 from tests.backend.vlm import picture
@@ -187,16 +188,82 @@ def test_reads_image_of_the_tenants_that_sent_it(images_of, blobs, store):
 
 
 def test_holds_images_of_requests_until_the_last_has_ended(blobs, images_of):
-    ada, bob, held = images_of("ada"), images_of("bob"), HeldImages(blobs)
+    ada, bob = images_of("ada"), images_of("bob")
     file = picture(1)
-    keys = [held.hold("ada", file.sha256, file.data) for _ in range(2)]
-    for key in keys:
+    requests = [HeldImages(blobs, "ada") for _ in range(2)]
+    for request in requests:
+        request.hold(file.sha256, file.data)
+    for request in requests:
         ada.require([file.sha256], also_held=True)
         assert (ada.missing([file.sha256]), EveryImage(blobs).read(file.sha256)) == ([file.sha256], file.data)
         for images, also_held in ((ada, False), (bob, True)):
             with pytest.raises(NotFoundError):
                 images.require([file.sha256], also_held=also_held)
-        held.release([key])
+        request.release()
     assert blobs.files() == []
     with pytest.raises(NotFoundError):
         ada.require([file.sha256], also_held=True)
+
+
+def test_requires_sent_and_held_images_together(blobs, images_of):
+    sent, held, other = (picture(number) for number in range(3))
+    ada, request = images_of("ada"), HeldImages(blobs, "ada")
+    add(ada, sent)
+    request.hold(held.sha256, held.data)
+    ada.require([sent.sha256, held.sha256], also_held=True)
+    with pytest.raises(NotFoundError):
+        ada.require([sent.sha256, held.sha256, other.sha256], also_held=True)
+
+
+def test_keeps_no_image_of_a_request_that_has_ended(blobs):
+    request = HeldImages(blobs, "ada")
+    request.hold(picture(1).sha256, picture(1).data)
+    request.release()
+    for number in (1, 2):
+        request.hold(picture(number).sha256, picture(number).data)
+    assert blobs.files() == []
+
+
+def test_releases_all_images_but_those_that_cannot_be_removed(tmp_path):
+    class Stuck(CountingBlobs):
+        def delete(self, key):
+            if picture(1).sha256 in key:
+                raise BlobsUnavailableError("away", hint="")
+            return super().delete(key)
+
+    blobs = Stuck(tmp_path)
+    request = HeldImages(blobs, "ada")
+    for number in range(3):
+        request.hold(picture(number).sha256, picture(number).data)
+    request.release()
+    assert len(blobs.files()) == 1
+    assert EveryImage(blobs).read(picture(1).sha256) == picture(1).data
+
+
+def test_finds_held_images_without_asking_each_tenant(tmp_path, blobs):
+    asked = []
+
+    class Asked(CountingBlobs):
+        def get(self, key):
+            asked.append(key)
+            return super().get(key)
+
+        def folders(self, key=""):
+            asked.append(key)
+            return super().folders(key)
+
+    for tenant in ("bob", "eve", "fay"):
+        blobs.put(f"{image_folder(tenant)}/{picture(2).sha256}", b"an image")
+    HeldImages(blobs, "ada").hold(picture(1).sha256, picture(1).data)
+    source = EveryImage(Asked(tmp_path / "images"), lambda _: [])
+    assert source.read(picture(1).sha256) == picture(1).data
+    assert len(asked) == 1
+
+
+def test_writes_no_rows_for_a_tenant_without_images(blobs):
+    def refuse(rows):
+        raise AssertionError
+
+    rows = SimpleNamespace(tenant_id="ada", use=lambda _: set(), none=lambda: True, add=refuse)
+    hashes = [picture(1).sha256]
+    assert Images(blobs, rows).missing(hashes) == hashes
