@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from math import fsum
 
@@ -15,7 +16,7 @@ from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.summaries import OpponentResults, ResultsAgainst
 
 _MOST_STEPS = 200
-"""Of more, so many are read, evenly spaced."""
+"""Of more, so many are read, spread over the run."""
 _WINDOWS = 20
 
 Returns = list[list[float]]
@@ -23,28 +24,41 @@ Returns = list[list[float]]
 
 
 def opponent_results(
-    spec: PlayedSpec, steps: Sequence[int], rows: Callable[[int], Iterable[EpisodeRow]]
+    spec: PlayedSpec,
+    steps: Sequence[int],
+    rows: Callable[[int], Iterable[EpisodeRow]],
+    *,
+    is_recorded: Callable[[int], bool],
+    until: float,
+    clock: Callable[[], float] = time.monotonic,
 ) -> OpponentResults:
     """Return the mean returns against each kind of opponent: in all, and in up to 20 windows of steps.
 
     Args:
         spec: The job's settings.
         steps: The steps with stored episodes, in order.
-        rows: Returns those of a step, by index.
+        rows: Returns those of a step, by index; recorded ones that were asked for lately take no time.
+        is_recorded: Whether a step gets no more rows. The others come last: they take time in each call.
+        until: When to stop, after one step at least.
+        clock: Tells the time.
     """
-    count = min(len(steps), _MOST_STEPS)
-    read = [steps[at * len(steps) // count] for at in range(count)]
+    chosen = sorted(steps_in_order(steps), key=lambda step: not is_recorded(step))[:_MOST_STEPS]
+    played: dict[int, list[tuple[str, list[float]]]] = {}
+    for step in chosen:
+        if played and clock() > until:
+            break
+        played[step] = list(_returns(spec, step, rows(step)))
+    read = sorted(played)
     found: dict[str, dict[int, Returns]] = defaultdict(lambda: defaultdict(list))
     for place, step in enumerate(read):
         window = place * min(_WINDOWS, len(read)) // len(read)
-        for group, members in groupby(rows(step), key=lambda row: row.index // spec.groups.size):
-            returns = [row.episode_return for row in members if row.trained and row.completed]
-            if returns and (name := _opponent(spec, step, group)):
-                found[name][window].append(returns)
+        for name, returns in played[step]:
+            found[name][window].append(returns)
     ends = {place * min(_WINDOWS, len(read)) // len(read): step for place, step in enumerate(read)}
     return OpponentResults(
         steps=len(steps),
         read=len(read),
+        more=len(read) < len(chosen),
         opponents={
             name: [
                 _results([one for group in windows.values() for one in group], read[-1]),
@@ -53,6 +67,22 @@ def opponent_results(
             for name, windows in sorted(found.items())
         },
     )
+
+
+def steps_in_order(steps: Sequence[int]) -> list[int]:
+    """Order steps so that any number of the first ones is spread over all: halves, quarters, and so on.
+
+    The order stays nearly the same when steps are added, so what was read before is of use.
+    """
+    return [steps[at] for at in sorted(range(len(steps)), key=lambda at: f"{at:b}"[::-1])]
+
+
+def _returns(spec: PlayedSpec, step: int, rows: Iterable[EpisodeRow]) -> Iterator[tuple[str, list[float]]]:
+    """Yield the opponent of each group of a step, and the returns of the trained seats."""
+    for group, members in groupby(rows, key=lambda row: row.index // spec.groups.size):
+        returns = [row.episode_return for row in members if row.trained and row.completed]
+        if returns and (name := _opponent(spec, step, group)):
+            yield name, returns
 
 
 def _opponent(spec: PlayedSpec, step: int, group: int) -> str:

@@ -75,9 +75,12 @@ def list_rows(
 
 @router.get("/{job_id}/opponents", response_model=OpponentResults)
 def show_opponents(request: Request, tenant: Tenant, job_id: str) -> Response:
-    """Return the returns of a run's trained seats against each kind of opponent, over training."""
-    run = _run(request, tenant, job_id)
-    found = opponent_results(run.spec, run.steps(), run.rows)
+    """Return the returns of a run's trained seats against each kind of opponent, over training.
+
+    From the steps that can be read within the time; with `more`, the next call reads further ones.
+    """
+    run, until = _run(request, tenant, job_id), time.monotonic() + _PAGE_SECONDS
+    found = opponent_results(run.spec, run.steps(), run.rows, is_recorded=run.is_recorded, until=until)
     return Response(found.model_dump_json(), media_type="application/json")
 
 
@@ -135,8 +138,11 @@ class _Run:
         if text:
             found = (row for body in read() if says(body, text) for row in rows_of(body))
             return tuple(sorted(found, key=lambda row: (row.index, row.agent)))
-        is_recorded = self.job.state.final or step < self.job.step
-        return self.index.of_step(job_id, step, read, is_recorded=is_recorded)
+        return self.index.of_step(job_id, step, read, is_recorded=self.is_recorded(step))
+
+    def is_recorded(self, step: int) -> bool:
+        """Whether no episode can be added to a step any more."""
+        return self.job.state.final or step < self.job.step
 
     def steps(self) -> list[int]:
         """Return the steps with stored episodes, in order."""

@@ -25,6 +25,10 @@ class EnvWorkerHandle(Protocol):
         """Let it play for the pool with this reference to a URL and a token, until it ends."""
         ...
 
+    def watched(self) -> Future[WorkerRemains]:
+        """Resolve when `run` does, which another scheduler has called."""
+        ...
+
     def memory(self) -> Future[int]:
         """Return its memory in bytes."""
         ...
@@ -49,7 +53,7 @@ class WorkerInActor:
         return self._actor.run.remote(address).future()  # type: ignore[no-any-return]
 
     def watched(self) -> Future[WorkerRemains]:
-        """Resolve when `run` does, which another scheduler has called."""
+        """See `EnvWorkerHandle`."""
         return self._actor.wait.remote().future()  # type: ignore[no-any-return]
 
     def memory(self) -> Future[int]:
@@ -67,7 +71,7 @@ class WorkerInActor:
 
 
 class WorkerHere:
-    """A child of this process, which ends with the scheduler's thread."""
+    """A child of this process, which ends with the scheduler's thread, though not with a lost claim."""
 
     def __init__(self, config: ServiceConfig, worker_id: str) -> None:
         self._child, self._worker_id = EnvWorkerChild(config, worker_id), worker_id
@@ -77,6 +81,10 @@ class WorkerHere:
         """See `EnvWorkerHandle`."""
         name = f"environment worker {self._worker_id}"
         threading.Thread(target=self._play, args=(address,), name=name, daemon=True).start()
+        return self._ended
+
+    def watched(self) -> Future[WorkerRemains]:
+        """See `EnvWorkerHandle`."""
         return self._ended
 
     def _play(self, address: Any) -> None:

@@ -1,9 +1,9 @@
 """Runs our processes as actors of Ray, which `ray_start` started or joined.
 
 Ray holds no state that matters. Pools and engine hosts, on a cluster also environment workers, are detached,
-named actors, so that a new scheduler finds those of the last one; their work is recorded in the store. A
-pool's id is in the names, and never used again. No process on a cluster is reached by its number: it may be
-on another machine.
+named actors, so that a new scheduler finds those of the last one; environment workers of our own machine are
+`Children`, which it gets from the last one. Their work is recorded in the store. A pool's id is in the names,
+and never used again. No process on a cluster is reached by its number: it may be on another machine.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ from tinkergym.errors import TinkerGymError
 
 _log = logging.getLogger(__name__)
 
+Children = dict[str, tuple[str, EnvWorkerHandle]]
+"""Environment workers that are children of this process, by id: their pool, and the worker."""
+
 _SEPARATOR = "|"
 _ASK_SECONDS = 0.5
 """How often pools with jobs are asked about their environment workers."""
@@ -50,12 +53,18 @@ _ASK_IDLE_SECONDS = 5.0
 """How often the others are."""
 
 
+def _actors() -> dict[str, Any]:
+    """Return our running actors by name."""
+    found = {}
+    for name in cast(list[str], ray.util.list_named_actors(all_namespaces=False)):
+        with contextlib.suppress(ValueError):  # It died a moment ago.
+            found[name] = ray.get_actor(name)
+    return found
+
+
 def stop_everything(*, seconds: float) -> None:
     """Let the pools return their jobs to the queue, within `seconds`, and leave nothing behind in Ray."""
-    actors = {}
-    for name in _actor_names():
-        with contextlib.suppress(ValueError):
-            actors[name] = ray.get_actor(name)
+    actors = _actors()
     stopping = ("pool" + _SEPARATOR, "engine_host" + _SEPARATOR)
     stops = [actor.stop.remote() for name, actor in actors.items() if name.startswith(stopping)]
     with contextlib.suppress(Exception):
@@ -69,15 +78,34 @@ def stop_everything(*, seconds: float) -> None:
 class RayWorkers:
     """Pools and environment workers as Ray actors; implements `workers.WorkerPool`."""
 
-    def __init__(self, config: ServiceConfig, wake: Callable[[], None] = lambda: None) -> None:
-        """Start nothing yet; `wake` is called, from any thread, when `changes` has something to return."""
-        self._wake = wake
+    def __init__(
+        self,
+        config: ServiceConfig,
+        wake: Callable[[], None] = lambda: None,
+        children: Children | None = None,
+        *,
+        actors: Callable[[], dict[str, Any]] = _actors,
+        placing: Placing | None = None,
+        start_child: Callable[[ServiceConfig, str], EnvWorkerHandle] = WorkerHere,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            config: The service's settings.
+            wake: Called, from any thread, when `changes` has something to return.
+            children: Those of the last scheduler of this process, which are kept here for the next one.
+            actors: Returns the running actors by name.
+            placing: Finds places for pools; the default asks Ray.
+            start_child: Starts an environment worker as a child of this process.
+        """
+        self._wake, self._actors, self._start_child = wake, actors, start_child
+        self._children = {} if children is None else children
         self._config, self._config_json = config, config.model_dump_json()
         self._early_worker = config.early_worker_socket
         # Our own Ray's processes inherit them.
         variables = child_environment(everywhere=True) if config.ray.address else {}
         self._runtime_env: dict[str, Any] = {"env_vars": variables} if variables else {}
-        self._placing = Placing(config, variables)
+        self._placing = placing or Placing(config, variables)
         self._env_worker_cpus = share(config) * config.ray.env_worker_cpus
         self._pools: dict[str, Any] = {}
         self._addresses: dict[str, Any] = {}
@@ -97,14 +125,9 @@ class RayWorkers:
     def running(self) -> list[Running]:
         """Return what an earlier scheduler left running, and watch it from now on."""
         found: list[Running] = []
-        for name in _actor_names():
+        workers = dict(self._children)
+        for name, actor in self._actors().items():
             kind, _, rest = name.partition(_SEPARATOR)
-            if kind not in {"pool", "env_worker", "engine_host"}:
-                continue
-            try:
-                actor = ray.get_actor(name)
-            except ValueError:  # It died a moment ago.
-                continue
             pool_id, _, tail = rest.partition(_SEPARATOR)
             if kind == "pool":
                 self._pools[pool_id] = actor
@@ -123,11 +146,12 @@ class RayWorkers:
                         number=int(number),
                     )
                 )
-            else:
-                worker = WorkerInActor(actor)
-                self._env_workers[tail] = (pool_id, worker)
-                self._watch(worker.watched(), "env_worker", tail)
-                found.append(Running(kind="env_worker", pool_id=pool_id, worker_id=tail, model=""))
+            elif kind == "env_worker":
+                workers[tail] = (pool_id, WorkerInActor(actor))
+        for worker_id, (pool_id, worker) in workers.items():
+            self._env_workers[worker_id] = (pool_id, worker)
+            self._watch(worker.watched(), "env_worker", worker_id)
+            found.append(Running(kind="env_worker", pool_id=pool_id, worker_id=worker_id, model=""))
         self._placing.adopt(self._pools)
         # Those whose pool died while there was no scheduler.
         for pool_id in {one for one, _ in [*self._env_workers.values(), *self._engine_hosts.values()]}:
@@ -193,7 +217,9 @@ class RayWorkers:
 
     def _started_worker(self, pool_id: str, worker_id: str) -> EnvWorkerHandle:
         if not self._config.ray.address:
-            return WorkerHere(self._config, worker_id)
+            worker = self._start_child(self._config, worker_id)
+            self._children[worker_id] = (pool_id, worker)
+            return worker
         served = [
             who for who, (pool, one) in self._env_workers.items() if pool == pool_id and one is not None
         ]
@@ -361,6 +387,7 @@ class RayWorkers:
     def _end_env_worker(self, worker_id: str) -> str:
         """End it if it runs, and forget it; returns its pool."""
         pool_id, worker = self._env_workers.pop(worker_id)
+        self._children.pop(worker_id, None)
         self._memory.pop(worker_id, None)
         if worker is not None:
             worker.end()
@@ -399,7 +426,3 @@ def _outcome(promise: Future[Any]) -> tuple[Any, BaseException | None]:
     if error is None:
         return promise.result(), None
     return None, error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
-
-
-def _actor_names() -> list[str]:
-    return cast(list[str], ray.util.list_named_actors(all_namespaces=False))

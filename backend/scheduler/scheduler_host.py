@@ -77,8 +77,9 @@ def main() -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
         core = _core_processes()
+        children: ray_cluster.Children = {}  # They outlive a scheduler that loses its claim.
         ticking = Ticking(
-            lambda wake: Scheduler(service, ray_cluster.RayWorkers(config, wake), config),
+            lambda wake: Scheduler(service, ray_cluster.RayWorkers(config, wake, children), config),
             service.scheduler_lock(),
         )
         _watch(config, core, stop, early)

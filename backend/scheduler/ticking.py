@@ -38,7 +38,8 @@ class Alone(Protocol):
 class Ticking:
     """Makes a scheduler and lets it tick until `stop`, in its own thread.
 
-    It stands by while another process has the claim, and begins anew after it had lost it.
+    It stands by while another process has the claim, and begins anew after it had lost it: what the last
+    scheduler started goes on meanwhile, for the next one to find.
     """
 
     def __init__(self, make: Callable[[Callable[[], None]], Ticks], alone: Alone) -> None:

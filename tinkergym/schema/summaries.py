@@ -266,7 +266,9 @@ class OpponentResults(WireModel):
     steps: int
     """Steps with stored episodes."""
     read: int
-    """How many of them the figures are from, evenly spaced."""
+    """How many of them the figures are from, spread over the run."""
+    more: bool = False
+    """Whether the time was over before as many steps were read as could be: the next call reads on."""
     opponents: dict[str, Annotated[list[ResultsAgainst], Field(max_length=100)]]
     """By name: in all, then over time."""
 

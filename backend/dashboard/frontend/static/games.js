@@ -90,7 +90,7 @@ function league(spec) {
 
 // What the run's own games say: nothing is played for it.
 async function drawAgainst(box, jobId) {
-  const { opponents, steps, read } = await get(job(jobId, "/opponents"));
+  const { opponents, steps, read, more } = await get(job(jobId, "/opponents"));
   const names = Object.keys(opponents), bounds = (one) => [one.low, one.high].map((end) => (end === null ? "?" : number(end, 2))).join(" to ");
   const chart = new Chart("Return over training", "Mean return of the trained seats in the run's own games, with its 95 % interval, by kind of opponent.", { onpick: () => {} });
   chart.set(names.map((name) => { const line = opponents[name].slice(1); return { label: name, points: true, steps: line.map((one) => one.step), values: line.map((one) => one.mean), low: line.map((one) => one.low), high: line.map((one) => one.high) }; }));
@@ -98,7 +98,7 @@ async function drawAgainst(box, jobId) {
     ? h("div", { class: "charts" }, chart.element, scroll("Against each opponent", h("table", null, h("thead", null, h("tr", null, ["Opponent", "Mean return", "95 % interval", "Games"].map((name, at) => h("th", { scope: "col", class: at ? "number" : null }, name)))),
       h("tbody", null, names.map((name) => { const [all] = opponents[name]; return h("tr", null, h("td", null, name), h("td", { class: "number" }, number(all.mean, 2)), h("td", { class: "number" }, bounds(all)), h("td", { class: "number" }, whole(all.episodes))); })))))
     : h("p", { class: "quiet" }, steps ? "All seats are trained: a game among them has no opponent." : "No game is stored yet."),
-    read < steps ? h("p", { class: "quiet small" }, `From the games of ${whole(read)} of ${whole(steps)} steps.`) : null);
+    read < steps ? h("p", { class: "quiet small" }, `From the games of ${whole(read)} of ${whole(steps)} steps.${more ? " Reload the page to read more." : ""}`) : null);
 }
 
 function matches({ rows }, jobId, path) {
