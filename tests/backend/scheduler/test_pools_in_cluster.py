@@ -65,7 +65,7 @@ def test_starts_second_pool_when_first_is_full(make_world):
     world.acquire(second, other)
     world.scheduler.tick()
     assert len(world.workers.pools) == 2
-    assert "2 of 2 places" in world.service.job(third).reason
+    assert "2 of 2 slots" in world.service.job(third).reason
     for job_id in (first, second, third):
         world.store.tenant("ada").request_cancel(job_id)
     for pool_id in (pool, other):
