@@ -124,7 +124,7 @@ def machine(make_world):
     return machine
 
 
-def test_next_scheduler_takes_over_the_children_of_the_last(machine):
+def test_hands_children_to_the_next_scheduler(machine):
     scheduler = machine.begin()
     (child,) = machine.started
     assert not child.is_over.done()
@@ -134,14 +134,14 @@ def test_next_scheduler_takes_over_the_children_of_the_last(machine):
     assert (len(machine.started), len(machine.children)) == (2, 1)
 
 
-def test_next_scheduler_hears_of_a_death_in_between(machine):
+def test_hears_of_a_death_between_two_schedulers(machine):
     machine.started[0].end()
     machine.begin()
     assert machine.ends_told() == ["died"]
     assert len(machine.started) == 2
 
 
-def test_next_scheduler_ends_children_of_a_pool_that_died_in_between(machine):
+def test_ends_children_of_a_pool_that_died_meanwhile(machine):
     machine.actors = {}
     machine.begin()
     assert machine.started[0].is_over.done()
