@@ -50,7 +50,9 @@ class Call:
     """The newest repeat that got its answer."""
     found: dict[str, Completion] = field(default_factory=dict)
     parts: list[CompletionPart] = field(default_factory=list)
-    """What has arrived of the completions, if it is a stream."""
+    """What has arrived of the completions, if it is a stream; empty once they are there."""
+    was_streamed: bool = False
+    """Whether parts had arrived when it ended."""
     failure: Exception | None = None
     is_over: bool = False
     """Whether it is answered or has failed."""
@@ -67,13 +69,16 @@ class Call:
     def add(self, parts: Sequence[CompletionPart]) -> None:
         """Take tokens of unfinished completions."""
         with self._changed:
-            self.parts += parts
-            self._changed.notify_all()
+            if not self.is_over:
+                self.parts += parts
+                self._changed.notify_all()
 
     def end(self) -> None:
         """Note that it is answered or has failed."""
         with self._changed:
             self.is_over = True
+            # A session may have thousands of calls. Who is still reading has the list.
+            self.was_streamed, self.parts = bool(self.parts), []
             self._changed.notify_all()
 
     def wait(self) -> list[Completion]:
@@ -89,13 +94,16 @@ class Call:
         return self.completions
 
     def arriving(self, seconds: float) -> Iterator[CompletionPart | None]:
-        """Yield its parts, from the first, as they arrive; None whenever none has come for so long."""
-        seen, is_over = 0, False
+        """Yield its parts, from the first, as they arrive; None whenever none has come for so long.
+
+        Who begins to read once it is over gets none: the completions have all.
+        """
+        parts, seen, is_over = self.parts, 0, False
         while not is_over:
             with self._changed:
-                if len(self.parts) == seen and not self.is_over:
+                if len(parts) == seen and not self.is_over:
                     self._changed.wait(seconds)
-                new, is_over = self.parts[seen:], self.is_over
+                new, is_over = parts[seen:], self.is_over
             yield from new if new or is_over else [None]
             seen += len(new)
 

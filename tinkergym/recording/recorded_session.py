@@ -70,7 +70,10 @@ class RecordedSession:
         """Authorizes calls of this session alone."""
         self.name = secrets.token_hex(6)
         self._base_url = base_url
-        self._roles = {seat.agent: RoleCalls(seat, renderer(seat.model)) for seat in plan.seats}
+        in_training = any(seat.trained for seat in plan.seats)
+        self._roles = {
+            seat.agent: RoleCalls(seat, renderer(seat.model), in_training=in_training) for seat in plan.seats
+        }
         # Guards everything below, and the roles.
         self._lock = threading.Lock()
         self._calls: list[Call] = []
@@ -128,7 +131,9 @@ class RecordedSession:
                     self._roles[call.role].unfinished += len(call.requests)
                 for one in call.answers:
                     if not (call.is_delivered or one.children):
-                        one.untrained = one.untrained or ("interrupted" if call.parts else "undelivered")
+                        one.untrained = one.untrained or (
+                            "interrupted" if call.was_streamed else "undelivered"
+                        )
             for role in self._roles.values():
                 role.forest.choose()
             # In the same breath: a call that begins or is answered after this is not part of the record.

@@ -32,9 +32,9 @@ from tinkergym.trajectory.trajectory import StopReason, Trajectory
 class RoleCalls:
     """One role of a session."""
 
-    def __init__(self, plan: EpisodePlan, renderer: Renderer) -> None:
-        """Begin without calls."""
-        self.plan, self.renderer = plan, renderer
+    def __init__(self, plan: EpisodePlan, renderer: Renderer, *, in_training: bool) -> None:
+        """Begin without calls; `in_training` says whether the job trains on any seat of the episode."""
+        self.plan, self.renderer, self._in_training = plan, renderer, in_training
         self.forest = CallForest()
         self.calls = 0
         self.unfinished = 0
@@ -203,8 +203,9 @@ class RoleCalls:
             structured=wanted.structured,
         )
         own: dict[str, Any] = {"session_id": plan.session_id, "stream": wanted.stream}
-        if wanted.top_p < 1 or wanted.top_k > 0 or wanted.structured is not None:
-            # As any client's: the service refuses them as parts of an episode that is trained on.
+        if self._in_training and (wanted.top_p < 1 or wanted.top_k > 0 or wanted.structured is not None):
+            # As any client's: the service refuses them as parts of an episode that is trained on. An
+            # evaluation keeps its version: the job may publish the next one while it is played.
             own |= {"session_id": "", "policy_version": None}
         if "temperature" not in wanted.model_fields_set:
             own["temperature"] = plan.decoding.temperature

@@ -28,7 +28,7 @@ def test_plays_an_episode_by_calls_and_a_posted_reward(service, post):
             url = f"{session['urls']['agent']}/chat/completions"
             assert post(url, session["key"], body).json()["choices"][0]["message"]["content"] == "hi"
             streamed = post(url, session["key"], body | {"stream": True}).text
-            assert streamed.endswith("data: [DONE]\n\n") and streamed.count("content") > 2
+            assert streamed.endswith("data: [DONE]\n\n") and streamed.count("content") >= 2
             foreign = post(url, sessions[number - 1]["key"], body)
             assert (foreign.status_code, foreign.json()["error"]["code"]) == (401, "invalid_api_key")
             assert post(session["reward_url"], session["key"], "much").status_code == 400

@@ -8,7 +8,9 @@ import pytest
 
 from tests.tinkergym.recording.sessions import (
     BODY,
+    RENDERER,
     Remembering,
+    plan_of,
     played,
     posted,
     said,
@@ -16,6 +18,8 @@ from tests.tinkergym.recording.sessions import (
     trained,
     user,
 )
+from tinkergym.recording.program_replies import answered
+from tinkergym.recording.recorded_session import RecordedSession
 from tinkergym.testing.samplers import parts_of
 
 
@@ -103,6 +107,30 @@ def test_keeps_an_answer_whose_stream_was_broken_off():
     assert record.turns[0].metrics["untrained_answers/interrupted"] == 1
     again = played(break_off, tasks=[True], sampler=HalfSampler())["agent"]
     assert (len(again.turns), again.turns[-1].metrics["untrained_answers"]) == (2, 0)
+
+
+def test_drops_parts_at_the_end_though_readers_are_behind():
+    sampler = HalfSampler()
+    session = RecordedSession(plan_of(), lambda _: RENDERER, sampler, base_url="")
+    body = json.dumps(BODY | {"stream": True, "logprobs": True}).encode()
+    slow, again = (answered(session, "agent", "chat/completions", body, repeats=n) for n in ("", "1"))
+    assert slow.call is again.call
+    behind = slow.chunks(lambda: False)
+    first = next(behind)
+    arrived = list(slow.call.parts)
+    sampler.may_end.set()
+    (whole,) = slow.call.wait()
+    slow.call.add(arrived)
+    assert (len(arrived), slow.call.parts, slow.call.was_streamed) == (11, [], True)
+    streams = [[first, *behind], list(again.chunks(lambda: False))]
+    assert len(streams[0]) > len(streams[1]) == 1
+    for chunks in streams:
+        lines = b"".join(chunks).decode().splitlines()
+        events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        choices = [choice for event in events for choice in event["choices"]]
+        assert sum(len((one.get("logprobs") or {"content": []})["content"]) for one in choices) == 12
+        text = "".join(one["delta"].get("content") or "" for one in choices)
+        assert text == RENDERER.decode_answer(whole.token_ids)
 
 
 def test_ends_stream_with_an_error_if_other_tokens_follow():

@@ -1,5 +1,7 @@
 """Programs as they are: their calls become the turns of their roles' seats, token for token."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.tinkergym.recording.sessions import (
@@ -110,6 +112,50 @@ def test_counts_calls_that_cannot_be_trained_on(setting, reason):
     played(lambda session: refused.append(posted(session, BODY | setting)), strict=True)
     assert refused[0].status_code == 400
     assert refused[0].json()["error"]["param"] == reason
+
+
+class PublishingSampler(RandomTokenSampler):
+    """Samples by version 4 unless a request names another, and remembers the requests."""
+
+    def __init__(self):
+        super().__init__(256)
+        self.asked = []
+
+    def _complete(self, request):
+        self.asked.append(request)
+        version = 4 if request.policy_version is None else request.policy_version
+        return super()._complete(request).model_copy(update={"policy_version": version})
+
+
+@pytest.mark.parametrize("setting", [{"top_p": 0.5}, {"response_format": {"type": "json_object"}}])
+def test_keeps_version_of_cut_answers_in_evaluations(setting):
+    def mixed(session):
+        said(session, user("a"), **setting)
+        said(session, user("b"))
+        return 1.0
+
+    sampler, plan = PublishingSampler(), plan_of(policy_version=3, trained=False)
+    record = played(mixed, plan, sampler=sampler)["agent"]
+    assert [turn.policy_version for turn in record.turns] == [3, 3]
+    assert [(one.policy_version, one.session_id) for one in sampler.asked] == [(3, plan.session_id)] * 2
+
+    sampler, plan = PublishingSampler(), plan_of(policy_version=3)
+    record = played(mixed, plan, sampler=sampler)["agent"]
+    sent = [(one.policy_version, one.session_id) for one in sampler.asked]
+    assert sent == [(None, ""), (3, plan.session_id)]
+    assert record.turns[-1].metrics[f"untrained_answers/{next(iter(setting))}"] == 1
+
+
+def test_sends_cut_answers_of_untrained_roles_without_session():
+    sampler, plan = PublishingSampler(), replace(plan_of(("judge", "agent")), trained=False)
+
+    def judge(session):
+        said(session, user("a"), role="judge", top_p=0.5)
+        said(session, user("a"), role="agent")
+        return 1.0
+
+    assert len(played(judge, plan, sampler=sampler)["judge"].turns) == 1
+    assert [one.session_id for one in sampler.asked] == ["", plan.others[0].session_id]
 
 
 @pytest.mark.parametrize(
