@@ -100,6 +100,7 @@ def test_matches_inventory_with_what_the_clients_know(client):
         ("GET", "/v1/keys"),
         ("GET", "/v1/images/{sha256}"),
         ("GET", "/v1/jobs/{job_id}/episodes/rows"),
+        ("GET", "/v1/jobs/{job_id}/opponents"),
         ("GET", "/v1/jobs/{job_id}/episodes/{episode_id}"),
         ("POST", "/v1/jobs/{job_id}/episodes/{episode_id}/branch"),
         ("POST", "/v1/jobs/{job_id}/crossplay"),

@@ -91,21 +91,24 @@ def test_streams_tokens_while_the_rest_is_sampled(path, text):
 
 
 def test_keeps_an_answer_whose_stream_was_broken_off():
-    sampler = HalfSampler()
+    def broken_off(*, is_repeated):
+        sampler = HalfSampler()
 
-    def break_off(session):
-        with streaming(session, BODY) as stream:
-            next(stream.iter_lines())
-        sampler.may_end.set()
-        if session.task:
-            assert posted(session, BODY | {"stream": True}, retry=1).status_code == 200
-        said(session, user("b"))
-        return 1.0
+        def break_off(session):
+            with streaming(session, BODY) as stream:
+                next(stream.iter_lines())
+            sampler.may_end.set()
+            if is_repeated:
+                assert posted(session, BODY | {"stream": True}, retry=1).status_code == 200
+            said(session, user("b"))
+            return 1.0
 
-    record = played(break_off, tasks=[False], sampler=sampler)["agent"]
+        return played(break_off, sampler=sampler)["agent"], sampler
+
+    record, sampler = broken_off(is_repeated=False)
     assert (len(record.turns), len(sampler.sampled)) == (1, 2)
     assert record.turns[0].metrics["untrained_answers/interrupted"] == 1
-    again = played(break_off, tasks=[True], sampler=HalfSampler())["agent"]
+    again, _ = broken_off(is_repeated=True)
     assert (len(again.turns), again.turns[-1].metrics["untrained_answers"]) == (2, 0)
 
 
