@@ -61,9 +61,8 @@ def answers_here(policy, questions):
     return [policy.act(question) for question in questions]
 
 
-@pytest.mark.parametrize(
-    ("number", "steps"), [(4, 1), pytest.param(40, 25, marks=pytest.mark.full("asks more, trains longer"))]
-)
+@pytest.mark.full("trains, exports and loads again; the parts are tested alone")
+@pytest.mark.parametrize(("number", "steps"), [(4, 1), (40, 25)])
 def test_goes_on_from_peft_and_back_with_equal_answers(client, tmp_path, made_by_peft, number, steps):
     greedy = {"temperature": 0.0, "max_turn_tokens": MOST_TOKENS}
     questions = [words(one) for one in range(number)]
@@ -99,6 +98,7 @@ def test_goes_on_from_peft_and_back_with_equal_answers(client, tmp_path, made_by
         assert sum(rewards[-5:]) > sum(rewards[:5])
 
 
+@pytest.mark.full("the first to train here: it waits for a pool")
 def test_trains_one_seat_of_a_game_from_its_own_adapter(client, made_by_peft):
     seats = {"x": tg.Train(initial_policy=str(made_by_peft)), "o": tg.Train()}
     job = client.train(

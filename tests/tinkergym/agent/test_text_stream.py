@@ -1,4 +1,5 @@
 import random
+from functools import cache
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -40,6 +41,7 @@ def ids_of(tokenizer, data):
     return [tokenizer.token_to_id(one) for one in map(letter_of, data)]
 
 
+@cache
 def letter_of(byte):
     """Return how byte-level tokenizers write a byte."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
