@@ -83,18 +83,14 @@ class RLSpec(PlayedSpec):
     @property
     def seconds_of_external_answers(self) -> float:
         """The most that one answer of each external player of a game may take together."""
-
-        def longest(players: Iterable[object]) -> float:
-            return max((one.timeout_seconds for one in players if isinstance(one, External)), default=0.0)
-
         others = max(len(self.agents) - 1, 1)
         of_seats = sum(
-            longest(seat.anchors or () if isinstance(seat, League) else [seat])
+            _longest(seat.anchors or () if isinstance(seat, League) else [seat])
             for seat in self.agents.values()
         )
         if isinstance(self.self_play, League):
-            of_seats = max(of_seats, others * longest(self.self_play.anchors or ()))
-        return max(of_seats, others * longest(one.against for one in self.evaluate))
+            of_seats = max(of_seats, others * _longest(self.self_play.anchors or ()))
+        return max(of_seats, others * _longest(one.against for one in self.evaluate))
 
     @property
     def trains_several(self) -> bool:
@@ -326,6 +322,10 @@ class RLSpec(PlayedSpec):
         players += [(first or "evaluate", one.against) for one in self.evaluate]
         players += [(agent, anchor) for agent, league in drawn for anchor in league.anchors or ()]
         return [(agent, one.name) for agent, one in players if isinstance(one, Scripted)]
+
+
+def _longest(players: Iterable[object]) -> float:
+    return max((one.timeout_seconds for one in players if isinstance(one, External)), default=0.0)
 
 
 def _with_anchors(league: League, offered: Sequence[str]) -> League:
