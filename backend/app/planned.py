@@ -128,12 +128,12 @@ def _lines(item: tuple[str, Placed | NotPlaced]) -> list[str]:
     ranks, engines = found.of("rank"), found.of("engine")
     pool = found.of("pool")[0]
     if not found.claims:
-        return [f"{name}: on the CPUs of {pool.node_id}, {max(1, len(ranks) + 1)} learner process(es)"]
+        return [f"{name}: on the CPUs of {pool.node_id}, learner processes: {len(ranks) + 1}"]
     sizes = {(node_id, gpu): size for node_id, gpu, size in found.claims}
     turns = "; the engine sleeps while it learns" if found.sleeps else ""
     each = len(engines[0].gpus)
     over = f" over {each} GPUs each" if each > 1 else ""
-    lines = [f"{name}: {len(ranks)} learner rank(s), {len(engines)} engine(s){over}{turns}"]
+    lines = [f"{name}: learner ranks: {len(ranks)}, engines: {len(engines)}{over}{turns}"]
     for node_id in dict.fromkeys(node_id for node_id, _ in sizes):
         gpus = sorted(gpu for node, gpu in sizes if node == node_id)
         most = max(size for (node, _), size in sizes.items() if node == node_id)
