@@ -30,7 +30,8 @@ async def _image_reader(request: Request, tenant: Tenant) -> AsyncIterator[ReadI
     try:
         yield read
     finally:
-        threads.soon(held.release)
+        if held.end():  # Most requests have no images, and no thread is needed.
+            threads.soon(held.release)
 
 
 ImageReader = Annotated[ReadImage, Depends(_image_reader)]

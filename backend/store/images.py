@@ -214,6 +214,11 @@ class HeldImages:
         if self._is_over:
             self._blobs.delete(key)
 
+    def end(self) -> bool:
+        """Hold no more; returns whether there is something to `release`."""
+        self._is_over = True
+        return bool(self._keys)
+
     def release(self) -> None:
         """Remove the images; one that cannot be removed is left to the collector."""
         self._is_over = True

@@ -216,8 +216,10 @@ def test_requires_sent_and_held_images_together(blobs, images_of):
 
 
 def test_keeps_no_image_of_a_request_that_has_ended(blobs):
+    assert not HeldImages(blobs, "ada").end()
     request = HeldImages(blobs, "ada")
     request.hold(picture(1).sha256, picture(1).data)
+    assert request.end()
     request.release()
     for number in (1, 2):
         request.hold(picture(number).sha256, picture(number).data)
