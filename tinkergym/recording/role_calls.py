@@ -168,11 +168,7 @@ class RoleCalls:
             return ""
         if "temperature" in wanted.model_fields_set and wanted.temperature != self.plan.decoding.temperature:
             return "temperature"
-        if wanted.top_p < 1:
-            return "top_p"
-        if wanted.top_k > 0:
-            return "top_k"
-        return "response_format" if wanted.structured is not None else ""
+        return _cut_by(wanted)
 
     def _longest(self, wanted: ChatRequest) -> int:
         limits = self.plan.limits
@@ -203,7 +199,7 @@ class RoleCalls:
             structured=wanted.structured,
         )
         own: dict[str, Any] = {"session_id": plan.session_id, "stream": wanted.stream}
-        if self._in_training and (wanted.top_p < 1 or wanted.top_k > 0 or wanted.structured is not None):
+        if self._in_training and _cut_by(wanted):
             # As any client's: the service refuses them as parts of an episode that is trained on. An
             # evaluation keeps its version: the job may publish the next one while it is played.
             own |= {"session_id": "", "policy_version": None}
@@ -278,6 +274,15 @@ class RoleCalls:
 
 def _most_tokens(call: Call) -> int:
     return sum(one.max_tokens for one in call.requests)
+
+
+def _cut_by(wanted: ChatRequest) -> str:
+    """Return the field that leaves a call only some of the policy's tokens to sample; empty for none."""
+    if wanted.top_p < 1:
+        return "top_p"
+    if wanted.top_k > 0:
+        return "top_k"
+    return "response_format" if wanted.structured is not None else ""
 
 
 def _at_limit(setting: str, what: str) -> ConflictError:
