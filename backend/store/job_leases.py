@@ -202,8 +202,10 @@ class JobLeaseStore:
             )
             return renewed
 
-    def release(self, lease: JobLease, reason: str = "its worker stopped") -> None:
-        """Return the job to the queue.
+    def release(
+        self, lease: JobLease, reason: str = "its worker stopped", *, state: JobState = JobState.QUEUED
+    ) -> None:
+        """Return the job to the queue, or to another state that waits.
 
         If its cancellation was requested, it ends instead. A lease that is already lost is not an error.
         """
@@ -213,19 +215,11 @@ class JobLeaseStore:
             except LeaseLostError:
                 return
             now = self._clock()
-            _queue_again_or_end(connection, row, now, reason, columns=counted(row, now))
+            _queue_again_or_end(connection, row, now, reason, state, columns=counted(row, now))
 
     def park(self, lease: JobLease, reason: str) -> None:
         """Release the job until a client asks for its episodes, see `client_came`; else like `release`."""
-        with self._db.write() as connection:
-            try:
-                row = fenced(connection, lease)
-            except LeaseLostError:
-                return
-            now = self._clock()
-            _queue_again_or_end(
-                connection, row, now, reason, JobState.WAITING_FOR_CLIENT, columns=counted(row, now)
-            )
+        self.release(lease, reason, state=JobState.WAITING_FOR_CLIENT)
 
     def pause(self, lease: JobLease, reason: str, *, asked: bool) -> None:
         """Release the job until its tenant resumes it; it ends instead if its cancellation was requested.
