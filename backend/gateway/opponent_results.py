@@ -49,22 +49,22 @@ def opponent_results(
             break
         played[step] = list(_returns(spec, step, rows(step)))
     read = sorted(played)
+    windows = {step: place * min(_WINDOWS, len(read)) // len(read) for place, step in enumerate(read)}
+    ends = {window: step for step, window in windows.items()}
     found: dict[str, dict[int, Returns]] = defaultdict(lambda: defaultdict(list))
-    for place, step in enumerate(read):
-        window = place * min(_WINDOWS, len(read)) // len(read)
+    for step in read:
         for name, returns in played[step]:
-            found[name][window].append(returns)
-    ends = {place * min(_WINDOWS, len(read)) // len(read): step for place, step in enumerate(read)}
+            found[name][windows[step]].append(returns)
     return OpponentResults(
         steps=len(steps),
         read=len(read),
         more=len(read) < len(chosen),
         opponents={
             name: [
-                _results([one for group in windows.values() for one in group], read[-1]),
-                *(_results(windows[window], ends[window]) for window in sorted(windows)),
+                _results([one for groups in by_window.values() for one in groups], read[-1]),
+                *(_results(by_window[window], ends[window]) for window in sorted(by_window)),
             ]
-            for name, windows in sorted(found.items())
+            for name, by_window in sorted(found.items())
         },
     )
 
