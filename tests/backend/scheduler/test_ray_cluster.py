@@ -38,7 +38,7 @@ def test_hides_ray_and_the_services_variables_from_environments(host, undisturbe
     found = worker.environ()
     assert found["PACK_KEY"] == "1"
     assert not {"CANARY_KEY", "RAY_AUTH_TOKEN", "TINKERGYM_SERVICE_CONFIG"} & found.keys()
-    assert {"CANARY_KEY", "RAY_AUTH_TOKEN"} <= host.find("PoolProcess").environ().keys()
+    assert {"CANARY_KEY", "RAY_AUTH_TOKEN"} <= host.find("raylet/raylet").environ().keys()
     inside = str(host.config.ray_dir)
     assert not [one for one in worker.net_connections("unix") if str(one.raddr).startswith(inside)]
 
