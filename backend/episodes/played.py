@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
+from tinkergym.schema.events import MOST_NAMED_EPISODES
 from tinkergym.trajectory.trajectory import Trajectory
 
 Played = Sequence[tuple[EpisodeRequest, EpisodeResult]]
@@ -44,6 +45,11 @@ def trained_seats(
         if request.seats[trajectory.agent].trained
         and policy in {None, request.seats[trajectory.agent].policy}
     ]
+
+
+def first_episodes(seats: Iterable[PlayedSeat]) -> list[str]:
+    """Return the ids of the first episodes, each once, as many as a warning names."""
+    return list(dict.fromkeys(seat.request.episode_id for seat in seats))[:MOST_NAMED_EPISODES]
 
 
 def is_lost(result: EpisodeResult) -> bool:

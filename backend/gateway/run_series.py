@@ -90,6 +90,7 @@ class _Run:
             first_step=known.first_step if known else step,
             last_step=step,
             steps=list(dict.fromkeys(steps)),
+            episodes=event.get("episodes", []),
         )
 
 

@@ -6,7 +6,8 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-from backend.episodes.played import Played, PlayedSeat, trained_seats
+from backend.episodes.played import Played, PlayedSeat, first_episodes, trained_seats
+from backend.jobs.degenerate_completions import degenerate_warnings
 from tinkergym.schema.events import StepEvent, WarningEvent
 from tinkergym.schema.ids import AgentMetric
 from tinkergym.trajectory.trajectory import Turn
@@ -90,8 +91,7 @@ def waste_warnings(
         compares_siblings: Whether the episodes of a group must start equal.
     """
     seats = trained_seats(played)
-    turns = [turn for seat in seats for turn in seat.trajectory.turns]
-    found = [_cut(step, seats), _empty(step, turns)]
+    found = [_cut(step, seats), _empty(step, seats), *degenerate_warnings(step, seats)]
     if rewards_count:
         found.append(_equal_rewards(step, seats))
     if compares_siblings:
@@ -101,25 +101,36 @@ def waste_warnings(
 
 def _cut(step: int, seats: Sequence[PlayedSeat]) -> WarningEvent | None:
     """Warn of the limit that cuts the most completions. Seats may have limits of their own."""
-    turns_at: dict[int, list[Turn]] = defaultdict(list)
+    seats_at: dict[int, list[PlayedSeat]] = defaultdict(list)
     for seat in seats:
-        limit = seat.request.seats[seat.trajectory.agent].sampling.max_turn_tokens
-        turns_at[limit] += seat.trajectory.turns
+        seats_at[seat.request.seats[seat.trajectory.agent].sampling.max_turn_tokens].append(seat)
     worst: tuple[float, int, int] | None = None
-    for limit, turns in turns_at.items():
-        cut = sum(turn.finish_reason == "length" and turn.end - turn.start >= limit for turn in turns)
-        if cut >= max(_FEW, _MANY_CUT * len(turns)):
-            worst = max(worst or (0.0, 0, 0), (cut / len(turns), cut, limit))
+    for limit, some in seats_at.items():
+        cut, count = len(_cut_at(limit, some)), sum(len(seat.trajectory.turns) for seat in some)
+        if cut >= max(_FEW, _MANY_CUT * count):
+            worst = max(worst or (0.0, 0, 0), (cut / count, count, limit))
     if worst is None:
         return None
-    share, cut, limit = worst
+    share, count, limit = worst
+    found = _cut_at(limit, seats_at[limit])
     return WarningEvent(
         name="completions_cut",
-        message=f"{cut} of the {len(turns_at[limit])} completions of step {step} were cut at "
+        message=f"{len(found)} of the {count} completions of step {step} were cut at "
         f"sampling.max_turn_tokens={limit}; {_what_is_enough(limit, share)}",
         step=step,
-        count=cut,
+        count=len(found),
+        episodes=first_episodes(found),
     )
+
+
+def _cut_at(limit: int, seats: Sequence[PlayedSeat]) -> list[PlayedSeat]:
+    """Return the seat of each completion that a limit cut."""
+    return [
+        seat
+        for seat in seats
+        for turn in seat.trajectory.turns
+        if turn.finish_reason == "length" and turn.end - turn.start >= limit
+    ]
 
 
 def _what_is_enough(limit: int, share: float) -> str:
@@ -133,18 +144,20 @@ def _what_is_enough(limit: int, share: float) -> str:
     )
 
 
-def _empty(step: int, turns: Sequence[Turn]) -> WarningEvent | None:
-    empty = sum(map(_is_empty, turns))
-    if empty < max(_FEW, _MANY_EMPTY * len(turns)):
+def _empty(step: int, seats: Sequence[PlayedSeat]) -> WarningEvent | None:
+    empty = [seat for seat in seats for turn in seat.trajectory.turns if _is_empty(turn)]
+    count = sum(len(seat.trajectory.turns) for seat in seats)
+    if len(empty) < max(_FEW, _MANY_EMPTY * count):
         return None
     return WarningEvent(
         name="empty_completions",
-        message=f"{empty} of the {len(turns)} completions of step {step} have no text: the model ends its "
+        message=f"{len(empty)} of the {count} completions of step {step} have no text: the model ends its "
         "turn at once, as models do with prompts that they do not understand (`nano` knows only those of the "
         "included packs). Choose another model, or say in a system_prompt what to answer; `tinkergym tokens "
         "MODEL` shows the chat template",
         step=step,
-        count=empty,
+        count=len(empty),
+        episodes=first_episodes(empty),
     )
 
 

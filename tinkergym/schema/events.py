@@ -19,6 +19,9 @@ MOST_JOBS_LISTED = 500
 MOST_METRICS_OF_STEP = 1000
 """The most metrics in the event of one train step."""
 
+MOST_NAMED_EPISODES = 20
+"""The most episodes that a warning names."""
+
 
 class JobState(StrEnum):
     """The state of a job. The last three are final."""
@@ -210,6 +213,8 @@ class WarningEvent(WireModel):
     message: str
     count: int = 1
     step: int = 0
+    episodes: list[str] = Field([], max_length=MOST_NAMED_EPISODES)
+    """Ids of the first episodes that caused it, if it is about some of the step's."""
     repeated: bool = False
     """As in `StepEvent`."""
 

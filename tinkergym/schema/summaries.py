@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from tinkergym.schema.certificate import EpisodeFate
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
-from tinkergym.schema.events import MOST_JOBS_LISTED, JobState
+from tinkergym.schema.events import MOST_JOBS_LISTED, MOST_NAMED_EPISODES, JobState
 from tinkergym.schema.model import MOST_EPISODES, UserSettings, WireModel
 from tinkergym.schema.refusals import Refusal
 from tinkergym.trajectory.trajectory import MOST_TOKENS, MOST_TURNS
@@ -144,6 +144,8 @@ class Alarm(WireModel):
     last_step: int
     steps: list[int] = Field(max_length=50)
     """The newest steps, oldest first."""
+    episodes: list[str] = Field([], max_length=MOST_NAMED_EPISODES)
+    """Ids of the first episodes of the newest step that caused it; empty if it is not about some of them."""
 
 
 class Alarms(WireModel):

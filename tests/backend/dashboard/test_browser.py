@@ -172,7 +172,7 @@ def hostile_job(gateway, client, spec, text):
     service.append_events(
         lease,
         [
-            WarningEvent(name=text[:90], message=text, step=1),
+            WarningEvent(name=text[:90], message=text, step=1, episodes=[f"{job_id}:1:0", text]),
             step(1, text),
             EvaluationEvent(name=text, step=1, **evaluated),
         ],

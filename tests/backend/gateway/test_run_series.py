@@ -75,11 +75,11 @@ def test_finds_metrics_by_pattern_from_a_step_on():
 
 
 def test_gathers_warnings_by_name_and_counts_failures():
-    warnings = [WarningEvent(name="cut", message=f"m{i}", step=i) for i in (1, 2, 2)]
+    warnings = [WarningEvent(name="cut", message=f"m{i}", step=i, episodes=[f"j:{i}:0"]) for i in (1, 2, 2)]
     repeated = WarningEvent(name="cut", message="again", step=2, repeated=True)
     found = RunReader().alarms("job-1", Log(*warnings, repeated, step(1, 0.0), step(2, 0.0)))
     assert [(one.name, one.count, one.steps) for one in found] == [
         ("cut", 3, [1, 2]),
         ("failed_episodes", 1, [2]),
     ]
-    assert found[0].message == "m2"
+    assert (found[0].message, found[0].episodes) == ("m2", ["j:2:0"])

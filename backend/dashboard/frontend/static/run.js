@@ -14,6 +14,7 @@ import { steeringForm } from "./steering.js";
 // Only what is drawn at once: a long run has a hundred metrics.
 const seriesOf = (jobId, names) => job(jobId, `/series?${new URLSearchParams(names.map((name) => ["name", name]))}`);
 
+const ALARM_EPISODES = 6;
 const ACTIONS = {
   pause: ["Pause", "It saves a checkpoint after its step and gives up its place; resume continues from there.", (job_) => !FINAL.has(job_.state) && job_.state !== "paused"],
   resume: ["Resume", "It queues for a place and continues from its newest checkpoint.", (job_) => job_.state === "paused"],
@@ -68,9 +69,10 @@ export async function show(main, jobId) {
   async function drawAlarms() {
     const found = (await get(job(jobId, "/alarms"))).alarms;
     const link = (alarm) => {
-      const played = current.spec.environment && alarm.last_step > 0;
-      const failed = alarm.name.startsWith("failed") ? "&failed=1" : "";
-      return played ? h("a", { href: `${path}/episodes?from=${alarm.last_step}&to=${alarm.last_step}${failed}` }, `Episodes of step ${whole(alarm.last_step)}`) : null;
+      if (!current.spec.environment || alarm.last_step <= 0) return null;
+      const failed = alarm.name.startsWith("failed") ? "&failed=1" : "", named = alarm.episodes.slice(0, ALARM_EPISODES);
+      const step = h("a", { href: `${path}/episodes?from=${alarm.last_step}&to=${alarm.last_step}${failed}` }, `Episodes of step ${whole(alarm.last_step)}`);
+      return [step, named.length ? [" · such as ", named.map((id) => [h("a", { href: `${path}/episodes/${encodeURIComponent(id)}` }, id.split(":").slice(-2).join(":")), " "])] : null];
     };
     replace(alarms, found.length
       ? h("ul", { class: "alarms" }, found.map((alarm) => h("li", { class: alarm.name.startsWith("failed") ? "grave" : "" },
