@@ -36,8 +36,9 @@ def distill(lab, teacher, **settings):
 )
 def test_learns_to_say_what_the_teacher_finds_likely(lab, written, adapter):
     teacher = written.run("sft", SAYS, steps=15, batch_size=1, learning_rate=1e-2)
-    rate = 1e-2 if adapter.kind == "lora" else 1e-3
-    settings = {"steps": 8, "episodes_per_step": 16, "learning_rate": rate, "adapter": adapter}
+    # At rates where the divergence swings from step to step, the processor decides where it ends.
+    rate = 4e-3 if adapter.kind == "lora" else 4e-4
+    settings = {"steps": 5, "episodes_per_step": 16, "learning_rate": rate, "adapter": adapter, "seed": 2}
     student = distill(lab, f"{teacher}@15", **settings)
     lab.play_on(student)
     assert lab.state(student) is JobState.COMPLETED, lab.events(student, "state")[-1]
