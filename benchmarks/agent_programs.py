@@ -15,7 +15,7 @@ import httpx
 
 import tinkergym as tg
 from benchmarks.common import Figure, service, write_result
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.recording.agent_program import AgentProgram, ProgramSession
 from tinkergym.recording.session_server import SessionServer

@@ -26,7 +26,7 @@ from benchmarks.bench_engine import NANO
 from benchmarks.common import Figure, Service, paired_ratios, service, write_result
 from benchmarks.determinism import kill_if_there
 from tinkergym.datasets.prompts import prompt_rows
-from tinkergym.inference.plan import SamplingPlan
+from tinkergym.inference.sampling_plan import SamplingPlan
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.sampling import Completion
 

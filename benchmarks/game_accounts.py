@@ -14,7 +14,7 @@ import numpy as np
 
 from tinkergym.agent.agent_loop import AgentLoop
 from tinkergym.agent.coordinator import Coordinator
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.registration.games import make_game
 from tinkergym.rollout.game_table import GameTable

@@ -30,7 +30,7 @@ from backend.vision.shared_caches import SharedImages
 from backend.vision.tower import ImageTower
 from benchmarks.common import Figure, service, write_result
 from tinkergym.agent.agent_loop import AgentLoop
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.images.stored_images import alive
 from tinkergym.remote.transport import Connection

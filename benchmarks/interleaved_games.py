@@ -19,7 +19,7 @@ from backend.learner.learner import Learner
 from benchmarks.bench_engine import NANO
 from benchmarks.common import Figure, paired_ratio, write_result
 from benchmarks.multi_turn import EngineSampler
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.registration.games import make_playable
 from tinkergym.rollout.player import EpisodePlayer

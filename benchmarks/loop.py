@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import gymnasium as gym
 
 from benchmarks.common import Figure, write_result
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Deliver
 from tinkergym.core import TextEnv

@@ -31,7 +31,7 @@ from backend.learner.token_loss import likelihood_loss
 from backend.workers.pool_worker import SWITCH_SECONDS
 from benchmarks.bench_engine import NANO
 from benchmarks.common import Figure, paired_ratio, write_result
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Deliver
 from tinkergym.datasets.marked_tokens import conversation_tokens

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from backend.config import ServiceConfig
+from backend.scheduler.process_runner import PoolReady
 from backend.scheduler.scheduler import Scheduler
-from backend.scheduler.workers import PoolReady
 from backend.store.store import Store
 from backend.store.tables import jobs
 from tinkergym.schema.jobs.parts import EnvironmentRef

@@ -59,7 +59,7 @@ NO_NEW_IDS = {
 NOT_TAKEN_APART = {
     # The id of a request: any text that is unique.
     "backend/policies/parity.py": 1,
-    "tinkergym/agent/plan.py": 1,
+    "tinkergym/agent/episode_plan.py": 1,
     # What vLLM's log calls a policy.
     "backend/engines/vllm/published_policies.py": 1,
 }

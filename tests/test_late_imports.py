@@ -22,16 +22,16 @@ DOORS = {
     ("backend/catalog/models.py", "backend.catalog"),  # huggingface_hub
     ("backend/settings/service_places.py", "backend.store.object_blobs"),  # fsspec
     ("backend/engines/vllm/host.py", "backend.engines.vllm.host_images"),  # vLLM's processors of images
-    ("backend/learner/kl.py", "torch"),  # in the process of a job's loop
+    ("backend/jobs/kl_metric.py", "torch"),  # in the process of a job's loop
     ("backend/learner/preference_loss.py", "torch"),  # likewise
     ("backend/scheduler/actor_processes.py", "backend.scheduler.ray_ranks"),  # torch
-    ("backend/scheduler/actor_processes.py", "backend.scheduler.ray_node"),  # Ray
+    ("backend/scheduler/actor_processes.py", "backend.scheduler.ray_nodes"),  # Ray
     ("backend/scheduler/actor_processes.py", "backend.workers.pool_worker"),  # torch
     ("backend/scheduler/actor_processes.py", "backend.workers.engine_host"),  # torch
     ("backend/scheduler/cluster_door.py", "ray"),
     ("backend/scheduler/cluster_door.py", "ray._private"),
     ("backend/scheduler/cluster_host.py", "backend.scheduler"),  # Ray
-    ("backend/scheduler/cluster_host.py", "backend.scheduler.ray_node"),  # Ray
+    ("backend/scheduler/cluster_host.py", "backend.scheduler.ray_nodes"),  # Ray
     ("backend/scheduler/scheduler_host.py", "backend.scheduler"),  # Ray
     ("backend/scheduler/ray_start.py", "ray"),
     ("backend/scheduler/ray_start.py", "ray._private"),

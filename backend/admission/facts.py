@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from backend.catalog.adapter_files import SentAdapter, WrittenAdapter
 from backend.catalog.models import ModelFacts
-from backend.compute.memory import machine_bytes
 from backend.config import ServiceConfig
+from backend.processes.memory import machine_bytes
 from backend.store.tenant import TenantStore
 from tinkergym.schema.evaluate_every import EvaluatedTasks
 from tinkergym.schema.events import ErrorView

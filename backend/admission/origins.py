@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from backend.admission.facts import Facts, ModelCatalog
-from backend.admission.opponents import with_definite_opponents
+from backend.admission.frozen_opponents import with_definite_opponents
 from backend.store.policies import PolicyRecord
 from backend.store.store import TenantStore
 from tinkergym.errors import InvalidRequestError

@@ -20,8 +20,8 @@ from backend.admission.check_places import CheckPlaces
 from backend.admission.facts import Checked, ModelCatalog
 from backend.admission.request_bounds import refuse_many_images
 from backend.processes.bounded_pipes import communicate
+from backend.processes.children import waited_seconds
 from backend.processes.foreign_code import environment_for_packs
-from backend.processes.waiting_time import waited_seconds
 from backend.settings.gateway_limits import GatewayLimits
 from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.errors import (

@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from backend.app import data_folder
-from backend.app.gpu_check import require_gpus
 from backend.app.greeting import Greeting, Notice
-from backend.app.isolation_notice import isolation_notice
 from backend.app.listener import listening, url_of
+from backend.app.machine_checks import isolation_notice, require_gpus
 from backend.app.probe import GatewayProbe, SchedulerProbe, answers, scheduler_is_silent
 from backend.app.restarted_part import RestartedPart
 from backend.catalog.models import without_folder

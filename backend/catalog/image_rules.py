@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from backend.compute.seeing import has_mrope, sees
+from backend.compute.supported_models import has_mrope, sees
 from tinkergym.errors import UnknownModelError
 from tinkergym.schema.views import ImageRules, ImageSizing
 

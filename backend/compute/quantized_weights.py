@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import BitsAndBytesConfig
 
-from backend.compute.weight_formats import Quantization
+from backend.compute.supported_models import Quantization
 from tinkergym.basics.extras import import_extra
 
 

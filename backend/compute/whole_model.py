@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-from backend.compute.seeing import sees
+from backend.compute.supported_models import sees
 from tinkergym.errors import UnknownModelError
 
 

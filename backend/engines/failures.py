@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tinkergym.errors import (
+    InvalidRequestError,
     PolicyVersionGoneError,
     ServiceUnavailableError,
     TinkerGymError,
@@ -39,4 +42,57 @@ def images_refused(request: SampleRequest) -> UnsupportedPartError | None:
         "the prompt contains an 'image' part, but this model supports only text",
         hint="leave images out of the prompt",
         field="images",
+    )
+
+
+def structure_refused(request: SampleRequest, engine: str) -> InvalidRequestError | None:
+    """Return the error for a request with structured output, for an engine without it; None without."""
+    if request.structured is None:
+        return None
+    return InvalidRequestError(
+        f"engine={engine} does not support structured output ({request.structured.kind})",
+        hint="leave out structured, or use a service with engine=vllm",
+        field="structured",
+    )
+
+
+def structure_impossible(
+    request: SampleRequest, *, model: str, has_tokenizer: bool, has_stop: bool
+) -> InvalidRequestError | None:
+    """Return why an engine with structured output cannot fulfil this request; None if it can."""
+    if request.structured is None:
+        return None
+    if not has_tokenizer:
+        return InvalidRequestError(
+            f"the model {model!r} has no tokenizer.json, so the text of its tokens is unknown",
+            hint="add its tokenizer.json to its directory",
+            field="structured",
+        )
+    if not has_stop:
+        return InvalidRequestError(
+            "a structured completion needs one of the model's stop ids, because it ends with one",
+            hint="pass the stop_ids of the model's renderer",
+            field="stop_ids",
+        )
+    return None
+
+
+def structure_unusable(request: SampleRequest, reason: str) -> InvalidRequestError:
+    """Return the error for a pattern or schema that vLLM refuses, with its message."""
+    kind = request.structured.kind if request.structured is not None else "structure"
+    return InvalidRequestError(
+        f"vLLM does not support this {kind}: {reason}",
+        hint="correct it, or use simpler features of regular expressions or JSON Schema",
+        field="structured",
+    )
+
+
+def stops_refused(request: SampleRequest, model_directory: Path | None) -> InvalidRequestError | None:
+    """Return why an engine cannot detect the request's stop strings; None if it can."""
+    if not request.stop or (model_directory is not None and (model_directory / "tokenizer.json").is_file()):
+        return None
+    return InvalidRequestError(
+        "the model has no tokenizer.json, so the engine cannot detect stop strings",
+        hint="add its tokenizer.json to its directory, or use stop_ids",
+        field="stop",
     )

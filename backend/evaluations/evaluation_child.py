@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from backend.evaluations.playing import CrossPlayOfJob, StoredBranch
+from backend.evaluations.service_evaluations import CrossPlayOfJob, StoredBranch
 from backend.machine_paths import MachinePaths
 from backend.processes.children import one_question
 from tinkergym.errors import InternalServiceError, TinkerGymError

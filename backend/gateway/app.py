@@ -9,7 +9,7 @@ from functools import partial
 from fastapi import FastAPI
 
 from backend.dashboard.pages import dashboard_routes
-from backend.evaluations.playing import Evaluations
+from backend.evaluations.service_evaluations import ServiceEvaluations
 from backend.gateway import (
     error_responses,
     routes_account,
@@ -91,7 +91,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     threads = _threads()
     for name, each in threads.items():
         setattr(app.state, name, each)
-    app.state.evaluations = Evaluations(parts.config.limits, parts.config.environment_variables)
+    app.state.evaluations = ServiceEvaluations(parts.config.limits, parts.config.environment_variables)
     app.state.program_sessions = ProgramSessions()
     yield
     app.state.program_sessions.close()

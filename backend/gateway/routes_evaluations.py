@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import StreamingResponse
 
-from backend.evaluations.playing import CrossPlayOfJob, Evaluations, Playable, StoredBranch
+from backend.evaluations.service_evaluations import CrossPlayOfJob, Playable, ServiceEvaluations, StoredBranch
 from backend.external.urls import is_remote
 from backend.gateway.dependencies import Tenant, body_of, describes, key_of, own_url
 from backend.gateway.fair_threads import FairRoute, in_turn
@@ -95,7 +95,7 @@ def _played(request: Request, tenant: TenantStore, wanted: Playable) -> LinesRes
             hint="install the pack on your machine, or ask the operator to raise env_workers",
             field="environment",
         )
-    evaluations: Evaluations = request.app.state.evaluations
+    evaluations: ServiceEvaluations = request.app.state.evaluations
     held = AsyncExitStack()
     # Here and not when the response starts: otherwise concurrent requests would each find a free place.
     held.enter_context(evaluations.entered(tenant.tenant_id))

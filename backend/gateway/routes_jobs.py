@@ -21,7 +21,7 @@ from backend.gateway.visible import shown_to
 from backend.gateway.wiring import parts_of
 from backend.store.blobs import checkpoint_key
 from tinkergym.errors import InvalidRequestError, NotFoundError
-from tinkergym.schema.events import CheckpointView, EvaluationEvent
+from tinkergym.schema.events import CheckpointView, EvaluationEvent, UpdateRequest
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import (
@@ -34,7 +34,6 @@ from tinkergym.schema.jobs.view import (
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.parsing import parse_spec
 from tinkergym.schema.summaries import JobLabels, JobQuery, JobSummaries
-from tinkergym.schema.updates import UpdateRequest
 
 _log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from backend.jobs.completions import speed_metrics
 from backend.jobs.dataset_records import Record, WrittenData, WrittenSequence, batch_numbers, read
-from backend.jobs.evaluations import Evaluations
 from backend.jobs.job_context import JobContext
 from backend.jobs.job_control import ClientSilentError
 from backend.jobs.job_loop import JobLoop
+from backend.jobs.step_evaluations import StepEvaluations
 from backend.jobs.step_report import spike_warnings
 from backend.store.stored_facts import Fact
 from tinkergym.schema.certificate import StepFacts
@@ -46,7 +46,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
 
     def __init__(self, context: JobContext[WrittenT_co]) -> None:
         super().__init__(context)
-        self._evaluations = Evaluations(context)
+        self._evaluations = StepEvaluations(context)
 
     @abstractmethod
     def _learn(self, numbers: Sequence[int]) -> Update:

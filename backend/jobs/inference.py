@@ -17,8 +17,8 @@ from backend.store.row_results import RowResults
 from backend.store.uploads import Uploads
 from tinkergym.errors import PromptTooLongError
 from tinkergym.inference.in_order import Answer, InOrder
-from tinkergym.inference.plan import SamplingPlan
 from tinkergym.inference.results import fault_of
+from tinkergym.inference.sampling_plan import SamplingPlan
 from tinkergym.schema.data import PromptNote, TokenSequence
 from tinkergym.schema.events import ErrorView, JobState, StepEvent
 from tinkergym.schema.jobs.inference import InferenceSpec

@@ -8,9 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from backend.jobs.job_context import JobContext
-from backend.learner.kl import kl_at_tokens
-from backend.learner.sequences import TrainSequence
+from backend.learner.sequences import FloatArray, TrainSequence
+from tinkergym.policy_losses import KLEstimator, kl_estimates
 from tinkergym.schema.jobs.rl import RLSpec
 
 _SHARE, _MOST = 8, 32
@@ -43,3 +46,21 @@ def kl_from_the_start(
 def evenly(sequences: Sequence[TrainSequence], count: int) -> list[TrainSequence]:
     """Return this many sequences at equal distances, because those of a group are adjacent."""
     return [sequences[len(sequences) * number // count] for number in range(count)]
+
+
+def kl_at_tokens(
+    own: Sequence[float], reference: FloatArray, estimator: KLEstimator
+) -> npt.NDArray[np.float64]:
+    """Return the estimate at each sampled token, [P] in nats, computed in float64; see `kl_estimates`.
+
+    Args:
+        own: [P], logprobs by the policy that sampled.
+        reference: [P], logprobs by the other one.
+        estimator: Which.
+    """
+    import torch  # A loop that estimates nothing runs without it.
+
+    estimates: npt.NDArray[np.float64] = kl_estimates(
+        torch.tensor(own, dtype=torch.float64), torch.from_numpy(reference.astype(np.float64)), estimator
+    ).numpy()
+    return estimates

@@ -34,11 +34,11 @@ from backend.episodes.played import Played
 from backend.episodes.staleness import within_bound
 from backend.jobs.all_policies import AllPolicies, Taken, prompts_of, sha256_of
 from backend.jobs.checkpoint_notes import CheckpointNotes
-from backend.jobs.evaluations import Evaluations
 from backend.jobs.job_context import JobContext
 from backend.jobs.job_loop import JobLoop
 from backend.jobs.learn_phase import Learned
 from backend.jobs.rollout_phase import RolloutPhase
+from backend.jobs.step_evaluations import StepEvaluations
 from backend.jobs.step_record import StepRecord
 from backend.jobs.strategy import Strategy
 from tinkergym.schema.events import JobState, WarningEvent
@@ -63,7 +63,7 @@ class PlayedJob(JobLoop[PlayedSpec]):
         self._rollout = RolloutPhase(
             context, self._notes.league, partial(strategy.replacements, context.spec)
         )
-        self._evaluations = Evaluations(context)
+        self._evaluations = StepEvaluations(context)
         self._begun = 0
         """Newest step with episodes on the board."""
         self._learning_seconds: float | None = None

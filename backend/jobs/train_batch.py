@@ -18,9 +18,9 @@ from backend.episodes.played import Played, PlayedSeat, trained_seats
 from backend.episodes.seat_players import class_of
 from backend.episodes.staleness import IntArray, versions_of
 from backend.jobs.dynamic_sampling import learned_from
+from backend.jobs.kl_metric import kl_at_tokens
 from backend.jobs.run_evidence import Source
 from backend.jobs.turn_rewards import compared_return, counts, shaped_rewards
-from backend.learner.kl import kl_at_tokens
 from backend.learner.sequences import FloatArray, TrainSequence
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.outcomes import Credit, Outcome, StepOutcomes

@@ -20,8 +20,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from backend.compute.memory import machine_bytes
 from backend.learner.shared_attention import attending, layout_in_use
+from backend.processes.memory import machine_bytes
 
 _PART_OF_A_CPUS_MEMORY = 8
 _PART_OF_A_GPUS_MEMORY = 2

@@ -17,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 
 from backend.compute.layer_names import names, no_such_layer
 from backend.compute.quantized_weights import is_quantized
-from backend.compute.seeing import sees
+from backend.compute.supported_models import sees
 
 _TAKEN_APART = frozenset({"kv_b_proj"})
 """Layers of attention over compressed keys and values (DeepSeek): vLLM multiplies them into other weights

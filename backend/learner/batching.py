@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from backend.compute.cpu.same_rounding import filled_keys
+from backend.compute.cpu.attention import filled_keys
 from backend.learner.image_numbers import ImageNumbers
 from backend.learner.sequences import TrainSequence
 from tinkergym.trajectory.content_parts import ImageSpan

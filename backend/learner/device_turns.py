@@ -16,10 +16,10 @@ import torch
 
 from backend.compute.busy_clock import BusyClock
 from backend.compute.device_lock import DeviceLock, computing_with
-from backend.compute.memory import give_memory_back
 from backend.fairness.fair_lock import FairLock
 from backend.learner.batching import MicroBatch
 from backend.learner.worker_threads import Cores, WorkerThreads, whole_device
+from backend.processes.memory import give_memory_back
 
 _FEW = 10**7
 """Number of elements that one thread processes in some milliseconds."""

@@ -15,7 +15,7 @@ from backend.learner.aggregation import token_weights
 from backend.learner.device_turns import DeviceTurns
 from backend.learner.pass_results import ForwardBackwardResult
 from backend.learner.pass_runner import PassRunner
-from backend.learner.policies import MasteredPolicy
+from backend.learner.policy_weights import MasteredPolicy
 from backend.learner.sequences import (
     BatchTotals,
     SampledTokens,

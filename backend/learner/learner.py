@@ -15,7 +15,7 @@ from typing import Any, Unpack
 import torch
 from pydantic import JsonValue
 
-from backend.compute.weight_formats import Quantization
+from backend.compute.supported_models import Quantization
 from backend.compute.weights import PolicyWeights
 from backend.learner.checkpoints import CheckpointManifest
 from backend.learner.device_turns import DeviceTurns
@@ -23,10 +23,10 @@ from backend.learner.forward_backward import PolicyBatch, forward_backward
 from backend.learner.loaded_model import LoadedModel
 from backend.learner.pass_results import ForwardBackwardResult, OptimStepResult
 from backend.learner.pass_runner import PassRunner, trained_numbers
-from backend.learner.policies import FullPolicy
 from backend.learner.policy_checkpoints import Progress, open_for, restore_policy, save_policy
 from backend.learner.policy_factory import MakeFull, PolicyFactory
 from backend.learner.policy_optimizer import DEFAULT
+from backend.learner.policy_weights import FullPolicy
 from backend.learner.sequences import (
     BatchTotals,
     FloatArray,

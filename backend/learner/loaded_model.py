@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from backend.catalog.models import image_rules_of
-from backend.compute.weight_formats import Quantization
+from backend.compute.supported_models import Quantization
 from backend.learner.activations import (
     MicroBatching,
     limits_on,

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from backend.learner.batching import MicroBatch
 from backend.learner.device_turns import DeviceTurns
 from backend.learner.loaded_model import LoadedModel
-from backend.learner.policies import Policy
+from backend.learner.policy_weights import Policy
 from backend.learner.sequences import TrainSequence
 from backend.learner.worker_threads import WorkerThreads
 

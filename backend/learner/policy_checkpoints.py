@@ -12,7 +12,7 @@ from backend.compute.weights import FullWeights, PolicyWeights, weights_sha256
 from backend.compute.whole_model import model_class
 from backend.learner.checkpoints import Checkpoint, CheckpointManifest, writing
 from backend.learner.loaded_model import LoadedModel
-from backend.learner.policies import LoraPolicy, restore
+from backend.learner.policy_weights import LoraPolicy, restore
 from backend.learner.training_states import TrainingState
 from backend.learner.value_head import ValueHead
 from tinkergym.errors import CheckpointCorruptError, ConflictError

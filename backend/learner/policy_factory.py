@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import torch
 
 from backend.learner.loaded_model import LoadedModel, is_exact
-from backend.learner.policies import FullPolicy, LoraPolicy, MasteredPolicy
 from backend.learner.policy_optimizer import PolicyOptimizer
+from backend.learner.policy_weights import FullPolicy, LoraPolicy, MasteredPolicy
 from backend.learner.training_states import TrainingState
 from backend.learner.value_head import ValueHead
 from tinkergym.schema.jobs.parts import FullParameters, LoRA

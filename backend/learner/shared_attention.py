@@ -20,7 +20,7 @@ from torch.nn import functional as F  # noqa: N812
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from backend.compute.cpu.grouped_attention import attend
+from backend.compute.cpu.attention import attend
 from backend.learner.batching import MicroBatch
 
 ATTENTION = "tinkergym_shared_prefix"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from backend.learner.pass_results import ForwardBackwardResult, OptimStepResult
-from backend.learner.policies import FullPolicy, LoraPolicy
 from backend.learner.policy_optimizer import PolicyOptimizer
+from backend.learner.policy_weights import FullPolicy, LoraPolicy
 from backend.learner.spikes import LEAST_LOSS, SpikeWatch
 from backend.learner.value_head import ValueHead
 from tinkergym.errors import ConflictError, NotFoundError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.compute.weight_formats import Quantization
+from backend.compute.supported_models import Quantization
 from backend.planning.machines import Machine, Placed, Wish
 from backend.planning.model_shape import ModelShape
 from backend.planning.plan import plan

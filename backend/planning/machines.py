@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-from backend.compute.weight_formats import Quantization
+from backend.compute.supported_models import Quantization
 from backend.planning.memory_needs import usable_bytes
 from backend.planning.model_shape import ModelShape
 from backend.planning.wishes import ModelPlacement

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from backend.compute.weight_formats import BYTES_OF, Quantization
+from backend.compute.supported_models import BYTES_OF, Quantization
 from backend.planning.model_shape import ModelShape
 
 Method = Literal["lora", "full"]

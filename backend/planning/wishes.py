@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from backend.compute.weight_formats import Quantization
+from backend.compute.supported_models import Quantization
 from backend.planning.strict_settings import Settings
 from tinkergym.schema.refusals import Refusal
 

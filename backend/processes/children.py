@@ -124,3 +124,22 @@ def one_question() -> Iterator[tuple[dict[str, Any], TextIO]]:
         yield json.load(sys.stdin), answers
     # Not by returning: a thread of an environment could keep the process alive and the caller waiting.
     os._exit(0)
+
+
+def waited_seconds(pid: int) -> float:
+    """Return how long the main thread of a process, or of one of its children, was ready but had no core.
+
+    The longest of them; 0 if the system does not tell, as macOS.
+    """
+    pids = [pid]
+    with suppress(psutil.Error):
+        pids += [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    return max(map(_waited, pids))
+
+
+def _waited(pid: int) -> float:
+    try:
+        # Nanoseconds on a core and waiting for one, and how often it got one.
+        return int(Path(f"/proc/{pid}/schedstat").read_text("ascii").split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0

@@ -21,7 +21,7 @@ from backend.planning.pool_place import PoolPlace
 from backend.private_folder import make_private
 from backend.processes.children import die_with_parent, freeze_startup_objects
 from backend.processes.machine_gpus import VISIBLE
-from backend.processes.own_memory import resident_bytes
+from backend.processes.memory import resident_bytes
 from backend.scheduler.host_log import log_to_host
 from backend.workers.env_worker_child import EnvWorkerChild
 
@@ -42,7 +42,7 @@ class PoolProcess:
 
     def start(self) -> None:
         """Load the model, listen on this machine and register; raises our own error if this fails."""
-        from backend.scheduler.ray_node import own_address
+        from backend.scheduler.ray_nodes import own_address
         from backend.scheduler.ray_ranks import ray_ranks
         from backend.workers.pool_worker import PoolWorker
 
@@ -116,7 +116,7 @@ class EngineHostProcess:
         Raises:
             TinkerGymError: The model cannot be loaded.
         """
-        from backend.scheduler.ray_node import own_address
+        from backend.scheduler.ray_nodes import own_address
         from backend.workers.engine_host import EngineHost
 
         config = ServiceConfig.model_validate_json(self._config_json)

@@ -108,7 +108,7 @@ class _Answers:
         return time.monotonic() - self._answered_at
 
     def _ask(self) -> None:
-        from backend.scheduler.ray_node import head_answers
+        from backend.scheduler.ray_nodes import head_answers
 
         while True:
             if head_answers(_ANSWER_SECONDS):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from backend import worker_url
 from backend.config import ServiceConfig
 from backend.scheduler.pools import Pool
-from backend.scheduler.workers import EngineHostEnded, Running, WorkerPool
+from backend.scheduler.process_runner import EngineHostEnded, ProcessRunner, Running
 from backend.store.service_parts import engines_part, late_engines
 from backend.store.store import ServiceStore
 
@@ -46,7 +46,7 @@ class EngineFleets:
     elsewhere by then, and the next one fetches the published weights.
     """
 
-    def __init__(self, store: ServiceStore, workers: WorkerPool, config: ServiceConfig) -> None:
+    def __init__(self, store: ServiceStore, workers: ProcessRunner, config: ServiceConfig) -> None:
         self._store, self._workers, self._config = store, workers, config
         self._fleets: defaultdict[str, _Fleet] = defaultdict(_Fleet)
         self._late: set[str] = set()

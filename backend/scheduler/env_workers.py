@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from backend.config import ServiceConfig
 from backend.scheduler.pools import Pool
-from backend.scheduler.workers import EnvWorkerEnded, EnvWorkersSeen, Running, WorkerPool
+from backend.scheduler.process_runner import EnvWorkerEnded, EnvWorkersSeen, ProcessRunner, Running
 
 _OWNER_SECONDS = 30.0
 """After this time without jobs an owner's environment workers are stopped, if there are enough others."""
@@ -35,7 +35,7 @@ class EnvWorkers:
     takes its workers with it. A worker plays for one owner only.
     """
 
-    def __init__(self, workers: WorkerPool, config: ServiceConfig) -> None:
+    def __init__(self, workers: ProcessRunner, config: ServiceConfig) -> None:
         self._workers, self._config = workers, config
         self._teams: defaultdict[str, _Team] = defaultdict(_Team)
 

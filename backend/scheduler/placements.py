@@ -10,8 +10,8 @@ from backend.config import ServiceConfig
 from backend.scheduler.fair_share import heads_needed, next_jobs
 from backend.scheduler.pool_starts import PoolStarts
 from backend.scheduler.pools import Pools
+from backend.scheduler.process_runner import ProcessRunner
 from backend.scheduler.queue_reasons import QueueSight
-from backend.scheduler.workers import WorkerPool
 from backend.store.store import MOST_QUEUE_REASON, HeldJob, QueuedJob, QueueGroup, ServiceStore
 
 _PLACEMENT_SECONDS = 10.0
@@ -35,7 +35,9 @@ class Placements:
     placement leaves the job in the queue.
     """
 
-    def __init__(self, store: ServiceStore, workers: WorkerPool, config: ServiceConfig, pools: Pools) -> None:
+    def __init__(
+        self, store: ServiceStore, workers: ProcessRunner, config: ServiceConfig, pools: Pools
+    ) -> None:
         self._store, self._workers, self._config, self._pools = store, workers, config, pools
         self._placed: dict[str, _Placement] = {}
         self._no_room_beside: dict[str, str] = {}

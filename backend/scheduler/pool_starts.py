@@ -84,7 +84,7 @@ class PoolStarts:
         """Let the gateway refuse jobs on models that have no place on the present nodes.
 
         Args:
-            found: See `WorkerPool.impossible`.
+            found: See `ProcessRunner.impossible`.
             now: Unix seconds.
         """
         for name in self._impossible.keys() - found.keys():

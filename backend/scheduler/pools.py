@@ -11,9 +11,9 @@ from backend import worker_url
 from backend.catalog.tensor_files import expected_bytes
 from backend.config import ServiceConfig
 from backend.errors import SERVICE_LOG
+from backend.scheduler.process_runner import ProcessRunner, Running
 from backend.scheduler.room import MemoryBudget, PoolMemory, make_room, too_many
 from backend.scheduler.unplaced import Unplaced
-from backend.scheduler.workers import Running, WorkerPool
 from backend.store.service_parts import lost_pools, pool_part
 from backend.store.store import ServiceStore
 from tinkergym.errors import InternalServiceError
@@ -54,7 +54,7 @@ class Pools:
     """
 
     def __init__(
-        self, store: ServiceStore, workers: WorkerPool, config: ServiceConfig, memory_bytes: int
+        self, store: ServiceStore, workers: ProcessRunner, config: ServiceConfig, memory_bytes: int
     ) -> None:
         """Start without pools; `memory_bytes` is the machine's memory."""
         self._store, self._workers, self._config = store, workers, config

@@ -9,10 +9,9 @@ and never used again. No process on a cluster is reached by its number: it may b
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, cast
 
@@ -23,14 +22,9 @@ from backend.episodes.env_worker_end import WorkerEnd, WorkerRemains
 from backend.errors import RankLostError
 from backend.planning.machines import Placed
 from backend.scheduler import early_worker, ray_groups
-from backend.scheduler.actor_processes import EngineHostProcess, EnvWorkerProcess, PoolProcess
-from backend.scheduler.child_environment import child_environment
-from backend.scheduler.env_worker_handles import EnvWorkerHandle, WorkerHere, WorkerInActor
-from backend.scheduler.model_wishes import share
-from backend.scheduler.ray_groups import ENV_WORKER_BUNDLE, POOL_BUNDLE
-from backend.scheduler.ray_placing import Placing
-from backend.scheduler.unplaced import Unplaced
-from backend.scheduler.workers import (
+from backend.scheduler.actor_processes import EngineHostProcess, PoolProcess
+from backend.scheduler.env_worker_handles import EnvWorkerHandle, WorkerHere
+from backend.scheduler.process_runner import (
     Change,
     EngineHostEnded,
     EnvWorkerEnded,
@@ -39,14 +33,13 @@ from backend.scheduler.workers import (
     PoolReady,
     Running,
 )
+from backend.scheduler.ray_env_workers import SEPARATOR, Children, RayEnvWorkers, actor_name
+from backend.scheduler.ray_groups import POOL_BUNDLE
+from backend.scheduler.ray_placing import Placing
+from backend.scheduler.ray_start import child_environment
+from backend.scheduler.unplaced import Unplaced
 from tinkergym.errors import TinkerGymError
 
-_log = logging.getLogger(__name__)
-
-Children = dict[str, tuple[str, EnvWorkerHandle]]
-"""Environment workers that are children of this process, by id: their pool, and the worker."""
-
-_SEPARATOR = "|"
 _ASK_SECONDS = 0.5
 """How often pools with jobs are asked about their environment workers."""
 _ASK_IDLE_SECONDS = 5.0
@@ -65,7 +58,7 @@ def _actors() -> dict[str, Any]:
 def stop_everything(*, seconds: float) -> None:
     """Let the pools return their jobs to the queue, within `seconds`, and leave nothing behind in Ray."""
     actors = _actors()
-    stopping = ("pool" + _SEPARATOR, "engine_host" + _SEPARATOR)
+    stopping = (actor_name("pool", ""), actor_name("engine_host", ""))
     stops = [actor.stop.remote() for name, actor in actors.items() if name.startswith(stopping)]
     with contextlib.suppress(Exception):
         ray.wait(stops, num_returns=len(stops), timeout=seconds)
@@ -76,7 +69,7 @@ def stop_everything(*, seconds: float) -> None:
 
 
 class RayWorkers:
-    """Pools and environment workers as Ray actors; implements `workers.WorkerPool`."""
+    """Pools and environment workers as Ray actors; implements `process_runner.ProcessRunner`."""
 
     def __init__(
         self,
@@ -98,24 +91,22 @@ class RayWorkers:
             placing: Finds places for pools; the default asks Ray.
             start_child: Starts an environment worker as a child of this process.
         """
-        self._wake, self._actors, self._start_child = wake, actors, start_child
-        self._children = {} if children is None else children
+        self._wake, self._actors = wake, actors
         self._config, self._config_json = config, config.model_dump_json()
         self._early_worker = config.early_worker_socket
         # Our own Ray's processes inherit them.
         variables = child_environment(everywhere=True) if config.ray.address else {}
         self._runtime_env: dict[str, Any] = {"env_vars": variables} if variables else {}
         self._placing = placing or Placing(config, variables)
-        self._env_worker_cpus = share(config) * config.ray.env_worker_cpus
+        self._env_workers = RayEnvWorkers(
+            config, self._placing, self._runtime_env, {} if children is None else children, start_child
+        )
         self._pools: dict[str, Any] = {}
         self._addresses: dict[str, Any] = {}
         """A reference to each pool's URL and token, which resolves when it listens."""
-        self._env_workers: dict[str, tuple[str, EnvWorkerHandle | None]] = {}
         self._engine_hosts: dict[str, tuple[str, Any]] = {}
         self._memory: dict[str, int] = {}
         """Pools, environment workers and engine hosts, by their ids; as they last reported, in bytes."""
-        self._silent: set[str] = set()
-        """Environment workers that were ended because they hang."""
         self._ask_at: dict[str, float] = {}
         """When to ask a pool about its environment workers, on the monotonic clock; missing: now."""
         self._watched: dict[Future[Any], tuple[str, str]] = {}
@@ -125,16 +116,15 @@ class RayWorkers:
     def running(self) -> list[Running]:
         """Return what an earlier scheduler left running, and watch it from now on."""
         found: list[Running] = []
-        workers = dict(self._children)
         for name, actor in self._actors().items():
-            kind, _, rest = name.partition(_SEPARATOR)
-            pool_id, _, tail = rest.partition(_SEPARATOR)
+            kind, _, rest = name.partition(SEPARATOR)
+            pool_id, _, tail = rest.partition(SEPARATOR)
             if kind == "pool":
                 self._pools[pool_id] = actor
                 self._watch(actor.wait.remote().future(), "pool", pool_id)
                 found.append(Running(kind="pool", pool_id=pool_id, worker_id=pool_id, model=tail))
             elif kind == "engine_host":
-                number, _, engine_id = tail.partition(_SEPARATOR)
+                number, _, engine_id = tail.partition(SEPARATOR)
                 self._engine_hosts[engine_id] = (pool_id, actor)
                 self._watch(actor.wait.remote().future(), "engine_host", engine_id)
                 found.append(
@@ -147,14 +137,13 @@ class RayWorkers:
                     )
                 )
             elif kind == "env_worker":
-                workers[tail] = (pool_id, WorkerInActor(actor))
-        for worker_id, (pool_id, worker) in workers.items():
-            self._env_workers[worker_id] = (pool_id, worker)
+                self._env_workers.adopt(pool_id, tail, actor)
+        for worker_id, (pool_id, worker) in self._env_workers.started().items():
             self._watch(worker.watched(), "env_worker", worker_id)
             found.append(Running(kind="env_worker", pool_id=pool_id, worker_id=worker_id, model=""))
         self._placing.adopt(self._pools)
         # Those whose pool died while there was no scheduler.
-        for pool_id in {one for one, _ in [*self._env_workers.values(), *self._engine_hosts.values()]}:
+        for pool_id in set(self._helpers().values()):
             if pool_id not in self._pools:
                 self._end_helpers(pool_id)
         return [process for process in found if process.pool_id in self._pools]
@@ -191,7 +180,7 @@ class RayWorkers:
         actor = (
             ray.remote(max_restarts=0, max_concurrency=16)(PoolProcess)
             .options(
-                name=_SEPARATOR.join(("pool", pool_id, model)),
+                name=actor_name("pool", pool_id, model),
                 lifetime="detached",
                 num_cpus=own.cpus - first_rank,
                 memory=own.memory_bytes,
@@ -202,41 +191,16 @@ class RayWorkers:
         )
         self._pools[pool_id] = actor
         self._watch(actor.start.remote().future(), "start", pool_id)
-        for worker_id, known in list(self._env_workers.items()):
-            if known == (pool_id, None):
-                self.start_env_worker(pool_id, worker_id)
+        for worker_id in self._env_workers.of(pool_id, waiting=True):
+            self.start_env_worker(pool_id, worker_id)
 
     def start_env_worker(self, pool_id: str, worker_id: str) -> None:
         """Start an environment worker that plays for a pool, which need not be ready yet."""
-        self._env_workers[worker_id] = (pool_id, None)
+        self._env_workers.want(pool_id, worker_id)
         if pool_id not in self._pools:
             return  # It starts when its pool has a place.
-        worker = self._started_worker(pool_id, worker_id)
-        self._env_workers[worker_id] = (pool_id, worker)
-        self._watch(worker.run(self._address_of(pool_id)), "env_worker", worker_id)
-
-    def _started_worker(self, pool_id: str, worker_id: str) -> EnvWorkerHandle:
-        if not self._config.ray.address:
-            worker = self._start_child(self._config, worker_id)
-            self._children[worker_id] = (pool_id, worker)
-            return worker
-        served = [
-            who for who, (pool, one) in self._env_workers.items() if pool == pool_id and one is not None
-        ]
-        # Those of further tenants are outside of the pool's own resources, wherever there is room.
-        inside = len(served) < self._config.env_workers
-        return WorkerInActor(
-            ray.remote(max_restarts=0, max_concurrency=4)(EnvWorkerProcess)
-            .options(
-                name=_SEPARATOR.join(("env_worker", pool_id, worker_id)),
-                lifetime="detached",
-                num_cpus=self._env_worker_cpus,
-                label_selector=None if inside else self._placing.anywhere(),
-                runtime_env=self._runtime_env or None,
-                scheduling_strategy=self._placing.bundle(pool_id, ENV_WORKER_BUNDLE) if inside else None,
-            )
-            .remote(self._config_json, worker_id)
-        )
+        promise = self._env_workers.start(pool_id, worker_id, self._address_of(pool_id))
+        self._watch(promise, "env_worker", worker_id)
 
     def engines_of(self, pool_id: str, model: str) -> int:
         """Return how many engines a pool has in all; the first is in its own process."""
@@ -249,7 +213,7 @@ class RayWorkers:
         actor = (
             ray.remote(max_restarts=0, max_concurrency=8)(EngineHostProcess)
             .options(
-                name=_SEPARATOR.join(("engine_host", pool_id, str(number), engine_id)),
+                name=actor_name("engine_host", pool_id, str(number), engine_id),
                 lifetime="detached",
                 num_cpus=own.cpus,
                 memory=own.memory_bytes,
@@ -295,7 +259,7 @@ class RayWorkers:
                         # Unknown, if the pool was given a job meanwhile.
                         self._ask_at[who] = min(self._ask_at.get(who, soon), soon)
                     found.append(EnvWorkersSeen(pool_id=who, owners=value.owners, wanted=value.wanted))
-                    self._kill_silent(value.silent)
+                    self._env_workers.kill_silent(value.silent)
             elif about == "start" and error is None and who in self._pools:
                 self._watch(self._pools[who].wait.remote().future(), "pool", who)
                 found.append(PoolReady(pool_id=who))
@@ -311,9 +275,7 @@ class RayWorkers:
                 why = error if isinstance(error, TinkerGymError) else None
                 found.append(EngineHostEnded(pool_id=pool_id, engine_id=who, error=why))
             elif who in self._env_workers:
-                pool_id = self._end_env_worker(who)  # An actor stays when its child has ended.
-                end: WorkerEnd = "silent" if who in self._silent else "died"
-                self._silent.discard(who)
+                pool_id, end = self._end_env_worker(who)
                 remains = value if isinstance(value, WorkerRemains) else WorkerRemains()
                 found.append(EnvWorkerEnded(pool_id=pool_id, worker_id=who, end=end, remains=remains))
         return found
@@ -324,15 +286,14 @@ class RayWorkers:
         As they last reported; they are asked again now.
         """
         asked = {who for about, who in self._watched.values() if about == "memory"}
-        for who, worker in [(who, one) for who, (_, one) in self._env_workers.items() if one is not None]:
+        for who, (_, worker) in self._env_workers.started().items():
             if who not in asked:
                 self._watch(worker.memory(), "memory", who)
         for who, actor in (self._pools | {who: one for who, (_, one) in self._engine_hosts.items()}).items():
             if who not in asked:
                 self._watch(actor.memory.remote().future(), "memory", who)
-        helpers = {who: pool_id for who, (pool_id, _) in (self._env_workers | self._engine_hosts).items()}
         found = {pool_id: self._memory[pool_id] for pool_id in self._pools if pool_id in self._memory}
-        for worker_id, pool_id in helpers.items():
+        for worker_id, pool_id in self._helpers().items():
             if pool_id in found:
                 found[pool_id] += self._memory.get(worker_id, 0)
         return found
@@ -353,18 +314,6 @@ class RayWorkers:
             self._end_env_worker(worker_id)
         self.env_worker_ended(pool_id, worker_id, "not_needed", WorkerRemains())
 
-    def _kill_silent(self, worker_ids: Sequence[str]) -> None:
-        for worker_id in worker_ids:
-            _, worker = self._env_workers.get(worker_id, ("", None))
-            if worker is None:
-                continue
-            if worker_id in self._silent:
-                worker.end()  # The actor hangs as well.
-            else:
-                _log.warning("environment worker %s hangs", worker_id)
-                self._silent.add(worker_id)
-                worker.kill()  # It then reports what its child was doing.
-
     def end_pool(self, pool_id: str) -> None:
         """Kill a pool with its environment workers and engine hosts."""
         for known in (self._ask_at, self._addresses, self._memory):
@@ -374,24 +323,22 @@ class RayWorkers:
         self._placing.forget(pool_id)
 
     def _end_helpers(self, pool_id: str) -> None:
-        for worker_id, (served, _) in list(self._env_workers.items()):
-            if served == pool_id:
-                self._silent.discard(worker_id)
-                self._end_env_worker(worker_id)
+        for worker_id in self._env_workers.of(pool_id):
+            self._end_env_worker(worker_id)
         for engine_id, (served, actor) in list(self._engine_hosts.items()):
             if served == pool_id:
                 del self._engine_hosts[engine_id]
                 self._memory.pop(engine_id, None)
                 _kill(actor)
 
-    def _end_env_worker(self, worker_id: str) -> str:
-        """End it if it runs, and forget it; returns its pool."""
-        pool_id, worker = self._env_workers.pop(worker_id)
-        self._children.pop(worker_id, None)
+    def _end_env_worker(self, worker_id: str) -> tuple[str, WorkerEnd]:
         self._memory.pop(worker_id, None)
-        if worker is not None:
-            worker.end()
-        return pool_id
+        return self._env_workers.end(worker_id)
+
+    def _helpers(self) -> dict[str, str]:
+        """Return the pool of each environment worker and engine host."""
+        hosts = {who: pool_id for who, (pool_id, _) in self._engine_hosts.items()}
+        return self._env_workers.pools() | hosts
 
     def _ask_about_env_workers(self) -> None:
         now = time.monotonic()

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import platform
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from backend.planning.machines import Machine
-from backend.processes.versions import versions
 from backend.scheduler.node_gpus import NodeGpus
 from backend.scheduler.ray_gpus import GpuHolders
+from tinkergym import __version__
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 2.0
@@ -134,3 +136,28 @@ class Nodes:
             if found.get(name) != own
         ]
         return "; ".join(wrong)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, torch and tinkergym on this machine."""
+    try:
+        torch = version("torch")
+    except PackageNotFoundError:
+        torch = "missing"
+    return {"Python": platform.python_version(), "torch": torch, "tinkergym": __version__}
+
+
+def own_address() -> str:
+    """Return the address at which other nodes reach this one."""
+    return str(ray.util.get_node_ip_address())
+
+
+def head_answers(seconds: int) -> bool:
+    """Whether the cluster's head answers a question within this time."""
+    client = ray._private.worker.global_worker.gcs_client
+    try:
+        client.internal_kv_exists(b"tinkergym", None, timeout=seconds)
+    except Exception as error:
+        _log.warning("the cluster's head does not answer: %s", error)
+        return False
+    return True

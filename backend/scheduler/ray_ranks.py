@@ -30,7 +30,7 @@ from backend.planning.pool_place import ProcessPlace
 from backend.processes.children import die_with_parent
 from backend.processes.machine_gpus import VISIBLE
 from backend.scheduler.host_log import log_to_host
-from backend.scheduler.ray_node import own_address
+from backend.scheduler.ray_nodes import own_address
 from backend.worker_url import LOOPBACK
 
 _log = logging.getLogger(__name__)

@@ -18,23 +18,23 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 
-from backend.compute.memory import machine_bytes
 from backend.config import ServiceConfig
 from backend.external.environment_tokens import remove_unused
+from backend.processes.memory import machine_bytes
 from backend.scheduler.clock_watch import ClockWatch
 from backend.scheduler.engine_fleets import EngineFleets
 from backend.scheduler.env_workers import EnvWorkers
 from backend.scheduler.placements import Placements
 from backend.scheduler.pool_starts import PoolStarts
 from backend.scheduler.pools import DIED, Pools
-from backend.scheduler.workers import (
+from backend.scheduler.process_runner import (
     Change,
     EngineHostEnded,
     EnvWorkerEnded,
     EnvWorkersSeen,
     PoolEnded,
     PoolReady,
-    WorkerPool,
+    ProcessRunner,
 )
 from backend.store.store import ServiceStore
 
@@ -53,7 +53,7 @@ class Scheduler:
     def __init__(
         self,
         store: ServiceStore,
-        workers: WorkerPool,
+        workers: ProcessRunner,
         config: ServiceConfig,
         *,
         clock: Callable[[], float] = time.time,

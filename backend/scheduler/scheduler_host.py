@@ -26,10 +26,9 @@ from backend.processes.ends import wait_for_end
 from backend.processes.foreign_code import HOST_VARIABLE
 from backend.processes.guardian import guarded
 from backend.scheduler import early_worker, ray_start
-from backend.scheduler.child_environment import child_environment
 from backend.scheduler.cluster_host import run_in_cluster
 from backend.scheduler.host_log import log_to_host
-from backend.scheduler.ray_logs import remove_old_logs
+from backend.scheduler.ray_start import child_environment, remove_old_logs
 from backend.scheduler.scheduler import Scheduler
 from backend.scheduler.ticking import Ticking
 from backend.store.store import Store
@@ -71,13 +70,13 @@ def main() -> int:
     with guarded(mark), _ray_folder(config) as folder:
         early = early_worker.start(config.early_worker_socket) if config.preload else None
         ray_start.start_ray(folder)
-        from backend.scheduler import ray_cluster
+        from backend.scheduler import ray_cluster, ray_env_workers
 
         # Ray has just installed its own handlers, which end the process immediately.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
         core = _core_processes()
-        children: ray_cluster.Children = {}  # They outlive a scheduler that loses its claim.
+        children: ray_env_workers.Children = {}  # They outlive a scheduler that loses its claim.
         ticking = Ticking(
             lambda wake: Scheduler(service, ray_cluster.RayWorkers(config, wake, children), config),
             service.scheduler_lock(),

@@ -9,7 +9,7 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from backend.compute.weight_formats import Quantization
+from backend.compute.supported_models import Quantization
 from backend.planning.strict_settings import Settings
 from backend.planning.wishes import ModelPlacement, OfferedModel
 from tinkergym.schema.refusals import Refusal

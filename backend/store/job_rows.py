@@ -14,11 +14,18 @@ from sqlalchemy import Connection, Row, Select, select, update
 
 from backend.errors import LeaseLostError
 from backend.store.tables import checkpoints, events, job_policies, jobs
-from tinkergym.schema.events import CheckpointView, ErrorView, Event, EventBody, JobState, StateEvent
+from tinkergym.schema.events import (
+    CheckpointView,
+    ErrorView,
+    Event,
+    EventBody,
+    JobState,
+    SettingsUpdate,
+    StateEvent,
+)
 from tinkergym.schema.jobs.spec import JobSpec, stored_spec
 from tinkergym.schema.jobs.view import INSTALLED_PACKS, JobView
 from tinkergym.schema.steering import settings_now
-from tinkergym.schema.updates import SettingsUpdate
 
 MOST_QUEUE_REASON = 600
 """Characters of the reason why a job is queued; its event has all of them."""

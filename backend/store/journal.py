@@ -19,12 +19,12 @@ from tinkergym.schema.events import (
     Event,
     EventBody,
     JobState,
+    SettingsUpdate,
     StateEvent,
     StepEvent,
     UpdateEvent,
     WarningEvent,
 )
-from tinkergym.schema.updates import SettingsUpdate
 
 _SECONDS_PER_HOUR = 3600.0
 

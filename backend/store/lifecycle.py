@@ -15,11 +15,10 @@ from backend.store.job_rows import UPDATES, append, enter_state
 from backend.store.tables import jobs
 from backend.store.usage import out_of_budget, used_up
 from tinkergym.errors import ConflictError
-from tinkergym.schema.events import JobState, StateEvent, UpdateEvent
+from tinkergym.schema.events import MOST_UPDATES, JobState, SettingsUpdate, StateEvent, UpdateEvent
 from tinkergym.schema.jobs.parts import Budget
 from tinkergym.schema.jobs.spec import stored_spec
 from tinkergym.schema.steering import changes_to, settings_now
-from tinkergym.schema.updates import MOST_UPDATES, SettingsUpdate
 
 
 def pause(connection: Connection, row: Row[Any], now: float) -> None:

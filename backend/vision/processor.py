@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, AutoTokenizer
 
-from backend.compute.seeing import has_mrope
+from backend.compute.supported_models import has_mrope
 
 
 def load_processor(directory: Path) -> Any:

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from backend.catalog.models import read_model_facts
-from backend.compute.weight_formats import Quantization
+from backend.compute.supported_models import Quantization
 from backend.engines.protocol import SamplingEngine
 from backend.engines.scripted.engine import ScriptedEngine
 from backend.engines.token_sampling import uniforms

@@ -21,7 +21,7 @@ from backend.engines.spread.weight_file import Piece
 from backend.engines.spread.weight_pull import WeightPull
 from backend.network.worker_calls import WorkerAddress, WorkerCalls
 from backend.planning.pool_place import PoolPlace
-from backend.processes.own_memory import resident_bytes
+from backend.processes.memory import resident_bytes
 from backend.store.store import Store
 from backend.workers.engine_endpoint import EngineEndpoint, HostedEngine
 from backend.workers.model_loader import ModelLoader

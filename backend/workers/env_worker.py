@@ -5,12 +5,12 @@ The same `RolloutWorker` as in a client's process; only the address differs. Imp
 
 from __future__ import annotations
 
+import faulthandler
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from backend.workers.env_worker_files import EnvWorkerFiles
-from backend.workers.stall_watchdog import end_on_stall
 from tinkergym.registration.games import make_playable
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
 from tinkergym.remote.transport import Connection
@@ -19,6 +19,8 @@ from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.rollout_worker import RolloutWorker
 from tinkergym.schema.episodes import SubmitReply, SubmitRequest
 from tinkergym.trajectory.trajectory import Trajectory
+
+_RESETS_PER_DEADLINE = 10
 
 
 class _HidingTransport(HttpRolloutTransport):
@@ -79,3 +81,24 @@ def run_env_worker(
         worker_id=worker_id,
     )
     worker.run(stop)
+
+
+def end_on_stall(trace: Path, seconds: float) -> None:
+    """End this process with exit status 1 once no Python code of ours has run for `seconds`.
+
+    Then one call of foreign code holds Python's lock, usually in a catastrophic regular expression. No thread
+    can run Python code meanwhile, so the watchdog is `faulthandler`'s own, which needs no lock.
+
+    Args:
+        trace: The file for the stacks of all threads.
+        seconds: How long one call may block the interpreter.
+    """
+    # Never closed: the watchdog writes to its file descriptor.
+    file = trace.open("w", encoding="utf-8")
+
+    def put_off() -> None:
+        while True:
+            faulthandler.dump_traceback_later(seconds, exit=True, file=file)
+            threading.Event().wait(seconds / _RESETS_PER_DEADLINE)
+
+    threading.Thread(target=put_off, name="stall watchdog", daemon=True).start()

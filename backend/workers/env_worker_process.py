@@ -7,13 +7,20 @@ nor the service's environment variables. Its settings come on the standard input
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from functools import partial
 
 from backend.config import ServiceConfig
 from backend.external import judges, opponent_models
+from backend.external.urls import is_remote, pinned
 from backend.machine_paths import MachinePaths
 from backend.processes.children import one_question
 from backend.workers.env_worker import run_env_worker
-from backend.workers.installed_environments import environment_maker
+from tinkergym.registration.games import make_playable
+from tinkergym.rollout.environment_host import AnyEnv
+from tinkergym.rollout.game_table import GameTable, seated
+from tinkergym.rollout.host_pool import MakeEnv
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.tools.sandbox import isolation_rule
 from tinkergym.user_code.parent_watch import end_with_parent
 
@@ -38,6 +45,24 @@ def main() -> None:
             make_env=environment_maker(config.environment_urls),
             hide=MachinePaths(config).hidden_in_trajectory,
         )
+
+
+def environment_maker(listed: Sequence[str]) -> MakeEnv:
+    """Return a function that creates the environment of a leased episode's reference.
+
+    Args:
+        listed: `ServiceConfig.environment_urls`. Checked again here: the operator may have changed it since
+            the job was accepted, and a name may resolve differently by now.
+    """
+    # Not a nested function: it must be picklable for environments in their own processes.
+    return partial(_make, tuple(listed))
+
+
+def _make(listed: Sequence[str], ref: EnvironmentRef) -> AnyEnv:
+    made: AnyEnv = seated(make_playable(pinned(ref, listed) if is_remote(ref) else ref))
+    if isinstance(made, GameTable):
+        made.only_marked_tools = True
+    return made
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import torch
 from pydantic import JsonValue
 
 from backend.compute.device_lock import compute_alone
-from backend.compute.memory import give_memory_back
 from backend.episodes.lockstep import LockstepGate
 from backend.errors import SERVICE_LOG, RankLostError
 from backend.jobs.job_context import JobContext
@@ -25,6 +24,7 @@ from backend.policies.policy_binding import PolicyBinding, PoolParts
 from backend.policies.policy_sampler import PolicySampler
 from backend.policies.pool_policy import PoolPolicy
 from backend.policies.trained_policy import TrainedPolicy
+from backend.processes.memory import give_memory_back
 from backend.store.store import JobLease
 from backend.workers.heartbeat import Pulse
 from backend.workers.shared_parts import SharedParts

@@ -27,7 +27,7 @@ from backend.config import ServiceConfig
 from backend.gateway.app import create_app
 from backend.gateway.event_tail import EventTail
 from backend.gateway.pool_proxy import PoolProxy
-from backend.gateway.server import protocol
+from backend.gateway.uvicorn_server import protocol
 from backend.gateway.wiring import GatewayParts
 from backend.settings.gateway_limits import GatewayLimits
 from backend.store.keys import LOCAL_TENANT

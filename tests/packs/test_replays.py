@@ -6,7 +6,7 @@ import pytest
 
 from tests.playable import can_play
 from tests.tinkergym.rollout.walks import YES
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidRequestError
 from tinkergym.evaluation.baselines import LegalPolicy, RandomTextPolicy, play_episode

@@ -7,7 +7,7 @@ https://github.com/Agent-RL/ReCall/issues/60
 import pytest
 
 from tinkergym.agent.agent_loop import AgentLoop
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.schema.sampling import Completion
 from tinkergym.testing import FAMILIES, family_bundle, ledger_violations

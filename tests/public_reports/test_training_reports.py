@@ -14,7 +14,7 @@ import tinkergym as tg
 from backend.jobs.dataset_records import batch_numbers
 from tests.public_reports.test_data_containers import SHOWS_CALLS, renderer
 from tinkergym.advantages import group_advantages
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidRequestError
 from tinkergym.messages import user

@@ -13,7 +13,7 @@ from typing import Any
 
 from tinkergym.agent.deltas import Deltas
 from tinkergym.agent.environment_values import read_step, valid_reward, variables_in
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.reasoning import without_reasoning
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.tool_turns import ToolTurns, observed, offered_tools

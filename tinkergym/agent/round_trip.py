@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tinkergym.agent.agent_loop import AgentLoop
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.prompt_check import TemplateReference, prompt_fault
 from tinkergym.agent.reasoning import without_reasoning
 from tinkergym.agent.renderer import TURNS_TRIED, Renderer

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinkergym.algorithms.dr_grpo import DrGRPO
-from tinkergym.algorithms.grpo import GRPO
+from tinkergym.algorithms.grpo import GRPO, DrGRPO
 from tinkergym.algorithms.ppo import PPO
 from tinkergym.algorithms.reinforce_plus_plus import ReinforcePlusPlus
 from tinkergym.algorithms.rloo import RLOO

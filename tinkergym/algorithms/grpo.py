@@ -1,4 +1,4 @@
-"""GRPO: an episode is compared with its group."""
+"""GRPO, where an episode is compared with its group, and Dr. GRPO, which leaves out its two divisions."""
 
 from __future__ import annotations
 
@@ -21,3 +21,15 @@ class GRPO(Comparing):
     def comparison(self) -> tuple[Literal["group", "batch"], Literal["std", "none"]]:
         """As set by `baseline` and `normalize`."""
         return self.baseline, self.normalize
+
+
+class DrGRPO(Comparing):
+    """GRPO done right (arXiv:2503.20783): no division by standard deviation or completion length."""
+
+    name: Literal["dr_grpo"] = "dr_grpo"
+    aggregation: Literal["token", "sequence", "constant"] = "constant"
+
+    @property
+    def comparison(self) -> tuple[Literal["group"], Literal["none"]]:
+        """The group's mean."""
+        return "group", "none"

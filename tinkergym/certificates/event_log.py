@@ -14,11 +14,11 @@ from tinkergym.schema.events import (
     CheckpointEvent,
     EpisodeEvent,
     Event,
+    SettingsUpdate,
     StateEvent,
     StepEvent,
     UpdateEvent,
 )
-from tinkergym.schema.updates import SettingsUpdate
 from tinkergym.trajectory.digests import EMPTY_CHAIN
 
 _MOST_NAMED = 20

@@ -22,13 +22,13 @@ from tinkergym.schema.events import (
     EvaluationEvent,
     Event,
     JobState,
+    SettingsUpdate,
     StateEvent,
     StepEvent,
     UpdateEvent,
     WarningEvent,
 )
 from tinkergym.schema.jobs.spec import JobSpec
-from tinkergym.schema.updates import SettingsUpdate
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 CURVE_COLUMNS = 40

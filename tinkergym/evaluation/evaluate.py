@@ -16,7 +16,7 @@ from typing import Any, Protocol, Unpack
 import gymnasium as gym
 import numpy as np
 
-from tinkergym.agent.plan import EpisodePlan, PlayedPolicy
+from tinkergym.agent.episode_plan import EpisodePlan, PlayedPolicy
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Sampler
 from tinkergym.display.episode_progress import episodes_shown

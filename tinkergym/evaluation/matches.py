@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, cast
 
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.sampler import Deliver, Sampler
 from tinkergym.display.episode_progress import episodes_shown
 from tinkergym.errors import InvalidRequestError

@@ -16,7 +16,7 @@ from typing import Any
 
 from tinkergym.agent.agent_loop import AgentState
 from tinkergym.agent.environment_values import valid_reward
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Sampler
 from tinkergym.errors import (

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.growth import ASKED
-from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.reasoning import without_reasoning
 from tinkergym.agent.renderer import TURNS_TRIED, Renderer
 from tinkergym.agent.tool_turns import observed

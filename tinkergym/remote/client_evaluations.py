@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from typing import Any, TypeVar
 
 from tinkergym.errors import InvalidRequestError, TinkerGymError
-from tinkergym.remote.preflight import check_environment
+from tinkergym.remote.environment_check import check_environment
 from tinkergym.rollout.environment_mix import makers_from
 from tinkergym.rollout.executors import made
 from tinkergym.rollout.host_pool import MakeEnv

@@ -23,8 +23,8 @@ from tinkergym.errors import InvalidRequestError, PromptTooLongError
 from tinkergym.inference.in_order import Answer, InOrder
 from tinkergym.inference.out_file import OutFile
 from tinkergym.inference.parquet_file import require_parquet
-from tinkergym.inference.plan import SamplingPlan
 from tinkergym.inference.results import RESERVED, completed_line, failed_line, fault_of
+from tinkergym.inference.sampling_plan import SamplingPlan
 from tinkergym.remote.ask import SAMPLE_PATH
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.transport import Connection

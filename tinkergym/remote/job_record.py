@@ -12,7 +12,7 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.evaluation.rescore import NewReward, rescore
 from tinkergym.remote.api import Api
 from tinkergym.remote.branching import Branches, branch_job
-from tinkergym.remote.certificates import WrittenCertificate, write_certificate
+from tinkergym.remote.certificate_download import WrittenCertificate, write_certificate
 from tinkergym.remote.checkpoint_download import checkpoint_at, download_checkpoint
 from tinkergym.remote.export import Exported, export_policy
 from tinkergym.remote.inference_jobs import results, write_results

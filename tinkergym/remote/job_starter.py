@@ -20,9 +20,9 @@ from tinkergym.remote.adapter_import import begin_seats
 from tinkergym.remote.agent_jobs import MakeProgram, Tasks, check_tasks, program_job
 from tinkergym.remote.api import Api
 from tinkergym.remote.dataset_upload import written_job
+from tinkergym.remote.environment_check import check_environments
 from tinkergym.remote.job import Job
 from tinkergym.remote.policy_catalog import PolicyCatalog
-from tinkergym.remote.preflight import check_environments
 from tinkergym.remote.rollout_thread import start_playing
 from tinkergym.remote.user_files import with_template_read
 from tinkergym.reporting.trackers import ReportTo, callbacks_of

@@ -17,7 +17,7 @@ import numpy as np
 
 from tinkergym.agent.agent_loop import AgentLoop
 from tinkergym.agent.environment_values import variables_in
-from tinkergym.agent.plan import EpisodePlan, PlayedPolicy
+from tinkergym.agent.episode_plan import EpisodePlan, PlayedPolicy
 from tinkergym.agent.renderer import Renderer
 from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PromptTooLongError

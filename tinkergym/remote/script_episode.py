@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinkergym.agent.agent_loop import AgentLoop, AgentState
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import EpisodeProtocolError
 from tinkergym.messages import Observation

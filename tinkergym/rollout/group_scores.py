@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.errors import InvalidEnvironmentError
 from tinkergym.rollout.environment_host import AnyEnv, Host, Report
 from tinkergym.rollout.host_pool import HostPool

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from tinkergym.agent.agent_loop import AgentLoop, AgentState
 from tinkergym.agent.coordinator import Coordinator, Position
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Sampler
 from tinkergym.errors import TinkerGymError

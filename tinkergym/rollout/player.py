@@ -15,7 +15,7 @@ from typing import Any
 
 from tinkergym.agent.agent_loop import AgentLoop, AgentState
 from tinkergym.agent.coordinator import Coordinator
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Sampler
 from tinkergym.errors import InternalServiceError, TinkerGymError, from_wire

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from tinkergym.schema.ids import AgentMetric
 from tinkergym.schema.model import WireModel
-from tinkergym.schema.updates import SettingsUpdate
 from tinkergym.trajectory.trajectory import MOST_TURNS, ONLY_AGENT, AgentId, MetricValue
 
 MOST_JOBS_LISTED = 500
@@ -183,6 +182,31 @@ class EvaluationEvent(WireModel):
     references call it `@best`."""
 
 
+class SettingChange(WireModel):
+    """One changed setting."""
+
+    name: str = Field(max_length=300)
+    """As in the job: `learning_rate`; of one policy of a game: `agents.black.learning_rate`."""
+    old: JsonValue
+    new: JsonValue
+
+
+class SettingsUpdate(WireModel):
+    """Settings that were changed together."""
+
+    changes: list[SettingChange] = Field(min_length=1, max_length=100)
+    from_step: int | None = None
+    """The first step that they apply to; None until the next train step begins."""
+
+
+class UpdateRequest(WireModel):
+    """The body of `POST /v1/jobs/{job_id}/update`."""
+
+    settings: dict[str, JsonValue] = Field(min_length=1, max_length=100)
+    """Values by name, without a section in front: `learning_rate`, `budget`, ...; those of one policy of a
+    game are named `agents.black.learning_rate`."""
+
+
 class UpdateEvent(SettingsUpdate):
     """The owner changed settings of the job."""
 
@@ -248,3 +272,7 @@ class CheckpointView(WireModel):
     """The policy's agent; empty if the job trains one policy in an environment with one agent."""
     key: str = ""
     """Its key among the files of the service's jobs; empty in records of earlier versions."""
+
+
+MOST_UPDATES = 1000
+"""The most changes of one job: each view of it shows all of them."""

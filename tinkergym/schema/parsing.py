@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.events import UpdateRequest
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.spec import KINDS, JobSpec
 from tinkergym.schema.names import REMOTE_ID, is_environment_url, local_id
 from tinkergym.schema.refusals import Refusal
 from tinkergym.schema.setting_errors import explain, nearest_value
-from tinkergym.schema.updates import UpdateRequest
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.events import SettingChange, SettingsUpdate
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.parsing import parse_spec
-from tinkergym.schema.updates import SettingChange, SettingsUpdate
 
 _AGENTS = "agents"
 

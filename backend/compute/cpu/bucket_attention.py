@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from backend.compute.cpu.grouped_attention import attend
-from backend.compute.cpu.same_rounding import QUERIES
+from backend.compute.cpu.attention import QUERIES, attend
 
 
 class BucketShape(NamedTuple):
@@ -19,7 +18,7 @@ class BucketShape(NamedTuple):
 
     spans: int
     width: int
-    """New tokens of the longest span; on a CPU rounded up, see `backend.compute.cpu.same_rounding`."""
+    """New tokens of the longest span; on a CPU rounded up, see `backend.compute.cpu.attention`."""
     reach: int
     """Keys that are read: those of the longest sequence including new ones; on a CPU rounded up."""
     fresh: bool
@@ -64,7 +63,7 @@ def buckets_in(numbers: Tensor, shapes: list[BucketShape]) -> list[Bucket]:
 
 
 def least_queries(device: torch.device) -> int:
-    """Return the minimum number of queries per head, see `backend.compute.cpu.same_rounding`."""
+    """Return the minimum number of queries per head, see `backend.compute.cpu.attention`."""
     return QUERIES if device.type == "cpu" else 1
 
 

@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from backend.compute.weights import PolicyWeights, weights_sha256
-from backend.engines.failures import images_refused
+from backend.engines.failures import images_refused, stops_refused, structure_refused
+from backend.engines.model_tokenizer import stops_of
 from backend.engines.protocol import BASE_POLICY, Deliver
-from backend.engines.stop_strings import stops_of, stops_refused
-from backend.engines.structured import structure_refused
 from tinkergym.agent.stop_strings import stopped_text
 from tinkergym.errors import (
     InternalServiceError,

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from backend.engines.failures import failure
 from backend.engines.protocol import Deliver
-from backend.engines.transformers.deliveries import deliver_to
-from backend.engines.transformers.device_turns import DeviceTurns
+from backend.engines.transformers.engine_turns import EngineTurns
 from backend.engines.transformers.packed_model import PackedModel
 from backend.engines.transformers.request_intake import RequestIntake, Taken
-from backend.engines.transformers.request_state import RequestState
+from backend.engines.transformers.request_state import RequestState, deliver_to
 from backend.engines.transformers.slot_scheduler import SlotScheduler
 from backend.engines.transformers.slot_table import Counters, SlotLimits
 from backend.errors import SERVICE_LOG
@@ -67,7 +66,7 @@ class BatchRuns:
         self._model, self._intake, self._limits = model, intake, limits
         self._counters, self._iteration_tokens = counters, iteration_tokens
 
-    def step(self, batch: Batch, turns: DeviceTurns, advance: Callable[[SlotScheduler], object]) -> bool:
+    def step(self, batch: Batch, turns: EngineTurns, advance: Callable[[SlotScheduler], object]) -> bool:
         """Compute a step of a batch with `advance`; return whether it is done."""
         turns.patient = True
         try:

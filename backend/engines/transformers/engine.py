@@ -17,17 +17,16 @@ from pathlib import Path
 import torch
 
 from backend.catalog.models import ModelFacts, read_model_facts
-from backend.compute.weight_formats import Quantization
+from backend.compute.supported_models import Quantization
 from backend.compute.weights import PolicyWeights, weights_sha256
 from backend.engines.failures import failure, sender_gone
 from backend.engines.protocol import Deliver
 from backend.engines.transformers.batch_runs import BATCHES_AT_ONCE, Batch, BatchRuns
-from backend.engines.transformers.deliveries import deliver_answered, deliver_to
-from backend.engines.transformers.device_turns import DeviceTurns
+from backend.engines.transformers.engine_turns import EngineTurns
 from backend.engines.transformers.open_streams import OpenStreams
 from backend.engines.transformers.packed_model import PackedModel
 from backend.engines.transformers.request_intake import RequestIntake, Taken
-from backend.engines.transformers.request_state import RequestState
+from backend.engines.transformers.request_state import RequestState, deliver_answered, deliver_to
 from backend.engines.transformers.separate_batches import SeparateBatches
 from backend.engines.transformers.slot_scheduler import SlotScheduler
 from backend.engines.transformers.slot_table import Counters, SlotLimits
@@ -114,7 +113,7 @@ class TransformersEngine:
             InvalidRequestError: This engine cannot run the model.
         """
         self._facts: ModelFacts = read_model_facts(model_directory)
-        self._turns = DeviceTurns(device_lock or threading.Lock())
+        self._turns = EngineTurns(device_lock or threading.Lock())
         self._iteration_tokens = iteration_tokens
         if most_active is None:
             most_active = _MOST_ACTIVE_ON_CPU if device == "cpu" else max_slots

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from backend.compute.cpu.attention import QUERIES, filled_keys
 from backend.compute.cpu.bucket_attention import Bucket, BucketShape, buckets_in
-from backend.compute.cpu.same_rounding import QUERIES, filled_keys
 from backend.engines.transformers.slot_cache import SlotCache
 
 Indices = NDArray[np.int64]

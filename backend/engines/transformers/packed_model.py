@@ -24,8 +24,7 @@ from backend.compute.cpu.fast_linears import all_through_onednn, speed_up_linear
 from backend.compute.cpu.fast_norms import speed_up_norms
 from backend.compute.cpu.switch import CPU_KERNELS
 from backend.compute.quantized_weights import loading_options, through_one_product
-from backend.compute.seeing import has_mrope
-from backend.compute.weight_formats import Quantization
+from backend.compute.supported_models import Quantization, has_mrope
 from backend.compute.whole_model import load_whole
 from backend.engines.token_sampling import choose_tokens
 from backend.engines.transformers.image_ids import IMAGE_IDS, Shown, ShownImages

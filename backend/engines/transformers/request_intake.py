@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backend.catalog.models import ModelFacts
-from backend.engines.failures import failure, images_refused, version_gone
+from backend.engines.failures import failure, images_refused, stops_refused, structure_refused, version_gone
+from backend.engines.model_tokenizer import stops_of
 from backend.engines.protocol import Deliver
-from backend.engines.stop_strings import stops_of, stops_refused
-from backend.engines.structured import structure_refused
 from backend.engines.transformers.loaded_policies import LoadedPolicy
 from backend.engines.transformers.packed_model import PackedModel
 from backend.engines.transformers.request_state import RequestState

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from array import array
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import isfinite
@@ -18,6 +19,8 @@ from tinkergym.errors import (
     TinkerGymError,
 )
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
@@ -158,3 +161,21 @@ def _diverged(policy: LoadedPolicy) -> InternalServiceError:
         f"policy {policy.name!r} at version {policy.version} does not produce finite logits",
         hint="the policy diverged; lower the learning rate and resume from a checkpoint",
     )
+
+
+def deliver_answered(states: Sequence[RequestState]) -> None:
+    """Hand over the answers of requests, those of a caller together."""
+    answers: dict[Deliver, list[Completion | SampleFailure]] = {}
+    for state in states:
+        assert state.answer is not None
+        answers.setdefault(state.deliver, []).append(state.answer)
+    for deliver, batch in answers.items():
+        deliver_to(deliver, batch)
+
+
+def deliver_to(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> None:
+    """Hand answers over to one caller."""
+    try:
+        deliver(answers)
+    except Exception:
+        _log.exception("a callback for %d completions failed; the engine continues", len(answers))

@@ -11,9 +11,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from backend.catalog.models import ModelFacts
-from backend.engines.failures import failure, images_refused, version_gone
-from backend.engines.stop_strings import stops_refused
-from backend.engines.structured import structure_impossible, structure_unusable
+from backend.engines.failures import (
+    failure,
+    images_refused,
+    stops_refused,
+    structure_impossible,
+    structure_unusable,
+    version_gone,
+)
 from backend.engines.vllm.image_files import HandedImages
 from backend.engines.vllm.process import Message
 from backend.engines.vllm.settings import has_tokenizer

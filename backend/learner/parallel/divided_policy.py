@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from backend.compute.weights import weights_sha256
 from backend.learner.activations import layers_of
 from backend.learner.causal_lm import CausalLM
-from backend.learner.policies import FullPolicy
+from backend.learner.policy_weights import FullPolicy
 from backend.learner.sequences import TrainSequence
 from tinkergym.schema.jobs.parts import FullParameters
 

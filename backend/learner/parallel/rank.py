@@ -30,7 +30,7 @@ from backend.learner.parallel.divided_policy import DividedPolicy
 from backend.learner.parallel.interfaces import interface_of
 from backend.learner.parallel.shards import shards
 from backend.learner.pass_results import ForwardBackwardResult, OptimStepResult
-from backend.learner.policies import FullPolicy
+from backend.learner.policy_weights import FullPolicy
 from backend.learner.sequences import BatchTotals, FloatArray, SampledTokens, TrainSequence, check_sequences
 from backend.vision.pixels import ImageSource
 from backend.worker_url import LOOPBACK

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinkergym.agent.agent_loop import AgentLoop
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import TinkerGymError, from_wire
 from tinkergym.evaluation.evaluate import EvaluablePolicy

@@ -16,10 +16,10 @@ TRIES = """
 import json, sys
 from backend.admission.preflight import Preflight
 from backend.admission.bounds import tools_are_installed
-from backend.app.isolation_notice import isolation_notice
+from backend.app.machine_checks import isolation_notice
 from backend.settings.gateway_limits import GatewayLimits
 from backend.evaluations.evaluation_child import play
-from backend.workers.installed_environments import environment_maker
+from backend.workers.env_worker_process import environment_maker
 from pathlib import Path
 from tests.backend.admission.packs import Catalog
 from tinkergym.errors import TinkerGymError

@@ -1,5 +1,8 @@
-from backend.engines.failures import images_refused
+import pytest
+
+from backend.engines.failures import images_refused, structure_impossible, structure_refused
 from tinkergym.schema.sampling import SampleRequest
+from tinkergym.schema.structured import Regex
 from tinkergym.trajectory.content_parts import ImageSpan
 
 
@@ -14,3 +17,27 @@ def test_rejects_request_with_an_image_by_name():
 
 def test_accepts_request_of_text():
     assert images_refused(request()) is None
+
+
+PLAIN = SampleRequest(request_id="r", policy="p", prompt_ids=[1], max_tokens=2, seed=0)
+PATTERN = PLAIN.model_copy(update={"structured": Regex(pattern="a+")})
+
+
+def test_accepts_plain_request_everywhere():
+    assert structure_refused(PLAIN, "transformers") is None
+    assert structure_impossible(PLAIN, model="m", has_tokenizer=False, has_stop=False) is None
+    assert images_refused(PLAIN) is None
+
+
+@pytest.mark.parametrize(
+    ("has_tokenizer", "has_stop", "field"),
+    [(False, True, "structured"), (True, False, "stop_ids"), (True, True, None)],
+)
+def test_requires_text_of_tokens_and_an_end_for_a_structure(has_tokenizer, has_stop, field):
+    error = structure_impossible(PATTERN, model="m", has_tokenizer=has_tokenizer, has_stop=has_stop)
+    assert (error.field if error else None) == field
+
+
+def test_names_engine_that_samples_freely():
+    error = structure_refused(PATTERN, "scripted")
+    assert error.field == "structured"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from backend.episodes.record_check import require_sound
 from backend.learner.sequences import TokenLimits
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.algorithms import GRPO, PPO
 from tinkergym.errors import InvalidRequestError, UnsupportedPartError

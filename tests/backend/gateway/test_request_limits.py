@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import psutil
 import pytest
 
-from backend.gateway.server import protocol
+from backend.gateway.uvicorn_server import protocol
 from backend.settings.gateway_limits import GatewayLimits
 
 pytestmark = pytest.mark.service

@@ -8,7 +8,7 @@ from backend.store.row_results import RowResults
 from backend.store.uploads import Uploads
 from tests.backend.scripted_jobs import RENDERER
 from tinkergym.datasets.prompts import prompt_rows
-from tinkergym.inference.plan import seed_of
+from tinkergym.inference.sampling_plan import seed_of
 from tinkergym.remote.inference_jobs import prepared_prompts
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import Budget

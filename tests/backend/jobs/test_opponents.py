@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend.admission.opponents import with_definite_opponents
+from backend.admission.frozen_opponents import with_definite_opponents
 from backend.store.kept_episodes import KeptEpisodes
 from tinkergym.algorithms import GRPO, RunningBaseline
 from tinkergym.datasets.stored_episodes import stored_episodes

@@ -5,8 +5,7 @@ import re
 import httpx
 import pytest
 
-from backend.engines.failures import failure
-from backend.engines.structured import structure_refused
+from backend.engines.failures import failure, structure_refused
 from backend.testing.scripted_service import ScriptedService
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from backend.config import ServiceConfig
+from backend.scheduler.process_runner import Change, EngineHostEnded, PoolReady, Running
 from backend.scheduler.scheduler import Scheduler
 from backend.scheduler.unplaced import Unplaced
-from backend.scheduler.workers import Change, EngineHostEnded, PoolReady, Running
 from backend.store.store import Store
 from backend.worker_url import unix_url
 from tests.backend.scheduler.hosts import Host

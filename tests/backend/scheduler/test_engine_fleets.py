@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend.scheduler.workers import EngineHostEnded, PoolEnded, Running
+from backend.scheduler.process_runner import EngineHostEnded, PoolEnded, Running
 from backend.store.service_parts import engines_part, late_engines
 from tinkergym.errors import UnknownModelError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parents[3] / "backend" / "scheduler"
 FORBIDDEN = re.compile(r"os\.kill|killpg|/proc/(?!self)|psutil")
-OWN_CHILDREN = {"scheduler_host.py", "ray_start.py", "ray_logs.py", "host_log.py"}
+OWN_CHILDREN = {"scheduler_host.py", "ray_start.py", "host_log.py"}
 """They start Ray on this machine, look at what they have started, and let it write to their log."""
 
 

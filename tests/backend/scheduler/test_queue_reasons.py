@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from backend.scheduler.process_runner import PoolEnded, Running
 from backend.scheduler.unplaced import NO_PLACE, Unplaced
-from backend.scheduler.workers import PoolEnded, Running
 from tinkergym.schema.events import JobState
 
 

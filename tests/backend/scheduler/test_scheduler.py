@@ -6,7 +6,7 @@ import pytest
 
 from backend.errors import ConfigError
 from backend.external.environment_tokens import fetch, put_away
-from backend.scheduler.workers import EnvWorkerEnded, EnvWorkersSeen, PoolEnded, PoolReady, Running
+from backend.scheduler.process_runner import EnvWorkerEnded, EnvWorkersSeen, PoolEnded, PoolReady, Running
 from backend.store.service_parts import lost_pools
 from tinkergym.errors import ServiceUnavailableError, UnknownModelError
 from tinkergym.schema.events import CheckpointEvent, JobState

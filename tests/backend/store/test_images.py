@@ -8,7 +8,7 @@ from backend.errors import BlobsUnavailableError
 from backend.store.image_rows import ImageRow
 from backend.store.images import EveryImage, HeldImages, Images, image_folder
 from backend.store.usage import QuotaRoom
-from backend.testing.counting_blobs import CountingBlobs
+from tests.backend.store.counting_blobs import CountingBlobs
 from tests.backend.vlm import picture
 from tinkergym.errors import InvalidImageError, InvalidRequestError, NotFoundError, PayloadTooLargeError
 

@@ -8,7 +8,7 @@ import pytest
 from backend.store.local_blobs import LocalBlobs
 from backend.store.uploads import Uploads
 from backend.store.usage import QuotaRoom
-from backend.testing.counting_blobs import CountingBlobs
+from tests.backend.store.counting_blobs import CountingBlobs
 from tinkergym.errors import (
     CheckpointCorruptError,
     InvalidRequestError,

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from backend.compute.memory import give_memory_back
 from backend.policies.pool_learner import PoolLearner
+from backend.processes.memory import give_memory_back
 from backend.workers import pool_jobs
 from backend.workers.pool_health import Rest
 from tinkergym.schema.events import JobState

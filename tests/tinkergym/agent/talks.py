@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from tinkergym.agent.agent_loop import AgentLoop
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.messages import assistant, system, user
 from tinkergym.schema.sampling import Completion
 

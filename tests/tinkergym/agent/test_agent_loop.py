@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinkergym.agent.agent_loop import AgentLoop, AgentState
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import EpisodeProtocolError, InternalServiceError
 from tinkergym.messages import assistant, system, user

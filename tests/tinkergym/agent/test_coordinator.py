@@ -5,7 +5,7 @@ import pytest
 
 from tinkergym.agent.agent_loop import AgentLoop, AgentState
 from tinkergym.agent.coordinator import Coordinator, Position, Standing
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import EpisodeProtocolError, InternalServiceError
 from tinkergym.registration.games import make_game, registered_games

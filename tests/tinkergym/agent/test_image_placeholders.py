@@ -5,8 +5,8 @@ from backend.catalog.models import load_renderer_bundle
 from tests.backend.vlm import NANO_VL, PIXELS, renderer
 from tests.tinkergym.agent.talks import answer
 from tinkergym.agent.agent_loop import AgentLoop
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.image_placeholders import MARK, count_by_size, expanded, image_spans
-from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
 from tinkergym.errors import InvalidRequestError, TemplateError

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from benchmarks.template_families import OURS, families, shipped_names, shipped_template, template_bundle
 from benchmarks.templates import play_template
 from tinkergym.agent.agent_loop import AgentLoop
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.prompt_check import TemplateReference
 from tinkergym.agent.renderer import TURNS_TRIED, Renderer
 from tinkergym.agent.round_trip import play_conversation

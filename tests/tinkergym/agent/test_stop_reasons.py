@@ -2,7 +2,7 @@
 
 import pytest
 
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.rollout.executors import ThreadExecutor
 from tinkergym.rollout.play_list import play

@@ -3,7 +3,7 @@
 import pytest
 
 import tinkergym as tg
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import EnvironmentInfrastructureError, InvalidRewardError
 from tinkergym.rollout.play_list import play

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.template_families import shipped_template, template_bundle
 from tinkergym.agent.agent_loop import AgentLoop
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.template_variables import with_defaults
 from tinkergym.agent.templates import ChatTemplate

@@ -8,7 +8,7 @@ from benchmarks.template_families import shipped_template, template_bundle
 from tests.tinkergym.agent.talks import answer
 from tests.tinkergym.datasets.test_layouts import CALLING
 from tinkergym.agent.agent_loop import AgentLoop
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.templates import ChatTemplate
 from tinkergym.messages import system, user

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from tests.tinkergym.algorithms.episodes import credits_of
-from tinkergym.algorithms import GRPO
+from tinkergym.algorithms import GRPO, DrGRPO
 
 GROUPS = [0.0, 4.0], [1.0, 1.0]
 
@@ -18,3 +18,7 @@ GROUPS = [0.0, 4.0], [1.0, 1.0]
 )
 def test_compares_with_the_mean_of_the_baseline(settings, expected):
     assert credits_of(GRPO(**settings), *GROUPS) == pytest.approx(expected, rel=1e-5)
+
+
+def test_compares_with_the_group_undivided():
+    assert credits_of(DrGRPO(), [0.0, 4.0], [1.0, 1.0]) == [-2.0, 2.0, 0.0, 0.0]

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tinkergym.algorithms import GRPO
 from tinkergym.certificates.bundle import writing_bundle
-from tinkergym.remote.certificates import known_to
+from tinkergym.remote.certificate_download import known_to
 from tinkergym.schema.certificate import (
     AdapterFacts,
     AgreementFacts,
@@ -33,6 +33,8 @@ from tinkergym.schema.events import (
     EpisodeEvent,
     Event,
     JobState,
+    SettingChange,
+    SettingsUpdate,
     StateEvent,
     StepEvent,
     UpdateEvent,
@@ -40,7 +42,6 @@ from tinkergym.schema.events import (
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.view import JobView
-from tinkergym.schema.updates import SettingChange, SettingsUpdate
 from tinkergym.testing.made_up_episodes import stored_record
 from tinkergym.trajectory.digests import EMPTY_CHAIN, chained
 

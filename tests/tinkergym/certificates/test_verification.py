@@ -11,8 +11,7 @@ from tests.tinkergym.certificates.made_run import JOB, PUBLIC, Run
 from tinkergym.certificates import verify
 from tinkergym.certificates.sealing import sealed
 from tinkergym.schema.certificate import BundledFile, Certificate, EpisodeFate
-from tinkergym.schema.events import EpisodeEvent, JobState, StepEvent, UpdateEvent
-from tinkergym.schema.updates import SettingChange
+from tinkergym.schema.events import EpisodeEvent, JobState, SettingChange, StepEvent, UpdateEvent
 from tinkergym.testing.made_up_episodes import stored_record
 
 CERTIFICATE, PAGE, EVENTS, HASHES, LEDGER = (

@@ -12,7 +12,7 @@ import tinkergym as tg
 from tests.tinkergym.certificates.made_run import signed
 from tinkergym.certificates.sealing import certify
 from tinkergym.cli import main
-from tinkergym.remote.certificates import WrittenCertificate
+from tinkergym.remote.certificate_download import WrittenCertificate
 from tinkergym.remote.export import Exported
 from tinkergym.remote.job import Job
 from tinkergym.schema.certificate import EventsFacts, RunFacts

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import tinkergym as tg
 from tests.tinkergym.agent.talks import answer
 from tinkergym.agent.agent_loop import AgentLoop
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
 from tinkergym.errors import InvalidRequestError

@@ -6,7 +6,7 @@ from benchmarks.template_families import families, shipped_template, template_bu
 from tests.tinkergym.agent.talks import answer
 from tests.tinkergym.agent.test_tool_turns import ADD, OFFER, STRICT
 from tinkergym.agent.agent_loop import AgentLoop
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import PromptTooLongError, TemplateError
 from tinkergym.messages import assistant, user

@@ -4,7 +4,7 @@ import json
 
 import httpx
 
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.recording.agent_program import AgentProgram
 from tinkergym.recording.session_server import SessionServer

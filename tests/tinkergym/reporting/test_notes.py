@@ -13,10 +13,10 @@ from tinkergym.schema.events import (
     EvaluationEvent,
     Event,
     JobState,
+    SettingChange,
     StateEvent,
     UpdateEvent,
 )
-from tinkergym.schema.updates import SettingChange
 
 
 def event(seq, body):

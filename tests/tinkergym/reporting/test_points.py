@@ -2,8 +2,7 @@ import pytest
 
 from tests.tinkergym.reporting.jobs import step_event
 from tinkergym.reporting.points import Happenings, point_of
-from tinkergym.schema.events import Event, JobState, StateEvent, UpdateEvent
-from tinkergym.schema.updates import SettingChange
+from tinkergym.schema.events import Event, JobState, SettingChange, StateEvent, UpdateEvent
 
 
 def values(**settings):

@@ -10,7 +10,7 @@ import pytest
 
 import tinkergym as tg
 from tests.tinkergym.rollout.processes import children, no_process_is_left_behind  # noqa: F401
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.rollout.executors import ProcessExecutor
 from tinkergym.rollout.play_list import play

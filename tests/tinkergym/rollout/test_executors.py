@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.tinkergym.rollout.processes import no_process_is_left_behind  # noqa: F401
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidRequestError
 from tinkergym.registration.environments import make_environment

@@ -9,7 +9,7 @@ import pytest
 
 import tinkergym as tg
 from tests.tinkergym.rollout.test_rollout_worker import RENDERER, Service, episode
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.errors import InvalidRewardError, PayloadTooLargeError
 from tinkergym.rollout.executors import InlineExecutor, ProcessExecutor, ThreadExecutor
 from tinkergym.rollout.group_scores import WaitingGroup

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.tinkergym.rollout.walks import RENDERER, YES, Walk, plans, played
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.rollout.executors import ThreadExecutor
 from tinkergym.rollout.play_list import play
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits

@@ -1,7 +1,7 @@
 """An environment that walks on while the policy says yes, and plans to play it."""
 
 import tinkergym as tg
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.rollout.play_list import play
 from tinkergym.schema.decoding import Decoding

@@ -2,13 +2,13 @@ import pytest
 
 import tinkergym as tg
 from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.events import SettingChange, SettingsUpdate
 from tinkergym.schema.jobs.dataset import SFTSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.parsing import parse_spec
 from tinkergym.schema.steering import changes_to, settings_at, settings_now
-from tinkergym.schema.updates import SettingChange, SettingsUpdate
 
 RL = RLSpec(environment=EnvironmentRef(id="x"), steps=9, algorithm=tg.GRPO(learning_rate=0.1))
 SFT = SFTSpec(data="ab" * 32, steps=9, learning_rate=0.1)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan
 from tinkergym.schema.sampling import SampleRequest

@@ -7,7 +7,7 @@ import pytest
 import tinkergym as tg
 from tests.environment_server import TOKEN, environment_server
 from tinkergym.agent.coordinator import Position
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidRequestError, RemoteAnswerError
 from tinkergym.rollout.environment_host import end_episode

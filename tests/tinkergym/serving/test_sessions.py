@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.environment_server import TOKEN
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.registration.environments import make_environment
 from tinkergym.rollout.executors import ProcessExecutor, ThreadExecutor

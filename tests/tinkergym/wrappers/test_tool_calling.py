@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tinkergym as tg
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import (
     EnvironmentInfrastructureError,

@@ -9,7 +9,7 @@ from pydantic import Field
 from tinkergym.schema.data import Sha256
 from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.rules.evaluation_rules import EVALUATED
-from tinkergym.schema.jobs.rules.training_rules import DATASET
+from tinkergym.schema.jobs.rules.policy_rules import DATASET
 from tinkergym.schema.optimizer import Optimized
 from tinkergym.schema.preference_losses import DPO, PreferenceLoss
 from tinkergym.schema.refusals import Refusal

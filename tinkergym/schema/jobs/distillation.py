@@ -11,7 +11,7 @@ from tinkergym.schema.jobs.parts import Groups
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.rules.episode_rules import PLAYED
 from tinkergym.schema.jobs.rules.evaluation_rules import EVALUATED
-from tinkergym.schema.jobs.rules.training_rules import DISTILLATION
+from tinkergym.schema.jobs.rules.policy_rules import DISTILLATION
 from tinkergym.schema.optimizer import Optimized
 from tinkergym.schema.refusals import Refusal
 

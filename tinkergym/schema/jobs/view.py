@@ -6,10 +6,9 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from tinkergym.schema.events import ErrorView, JobState
+from tinkergym.schema.events import MOST_UPDATES, ErrorView, JobState, SettingsUpdate
 from tinkergym.schema.jobs.spec import StoredSpec
 from tinkergym.schema.model import WireModel
-from tinkergym.schema.updates import MOST_UPDATES, SettingsUpdate
 
 
 class InstalledPack(WireModel):

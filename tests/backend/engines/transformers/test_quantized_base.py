@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from backend.compute.weight_formats import BYTES_OF
+from backend.compute.supported_models import BYTES_OF
 from backend.engines.transformers.engine import TransformersEngine
 from backend.learner.causal_lm import CausalLM
 from backend.learner.learner import Learner

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tinkergym.schema.jobs.rules.rule_table import Rule, RuleTable, first
+from tinkergym.schema.jobs.rules.rule_table import Rule, RuleTable, first, idle
 
 GROUPS = ("group_size", "groups_per_step")
 """Settings shared by all seats of a job, because they play the same episodes."""
@@ -132,3 +132,29 @@ POLICIES = RuleTable(
     ),
     _policies,
 )
+
+
+ENDLESS_WARMUP = Rule(
+    "endless_warmup",
+    lambda job: job.warmup_steps >= job.steps,
+    "warmup_steps",
+    "must be below steps={it.steps}, or learning_rate is never reached",
+    "lower it, or train longer",
+)
+
+
+DATASET = RuleTable(
+    (
+        Rule(
+            "two_evaluation_sets",
+            lambda job: job.eval_data is not None and job.held_out,
+            "held_out",
+            "cannot be given with eval_data",
+            "set only one of them",
+        ),
+        idle("eval_every", lambda job: job.eval_data is None and not job.held_out, "eval_data or held_out"),
+        ENDLESS_WARMUP,
+    ),
+)
+
+DISTILLATION = RuleTable((ENDLESS_WARMUP,))

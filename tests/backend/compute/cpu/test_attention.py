@@ -1,12 +1,9 @@
-"""On a CPU the engine samples with the very logprobs that the learner computes, to the last bit."""
-
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
+from backend.compute.cpu.attention import attend
 from backend.engines.transformers.engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
@@ -14,6 +11,19 @@ from backend.learner.token_loss import policy_loss
 from tests.backend.engines.conftest import NANO
 from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.schema.sampling import SampleRequest
+
+
+def test_attends_with_shared_keys_as_if_each_had_its_own():
+    generator = torch.Generator().manual_seed(0)
+    queries, keys, values = (
+        torch.randn(2, heads, 5, 8, generator=generator, dtype=torch.float64) for heads in (4, 2, 2)
+    )
+    own = [one.repeat_interleave(2, dim=1) for one in (keys, values)]
+    causal = torch.full((5, 5), float("-inf"), dtype=torch.float64).triu(1)
+    expected = functional.scaled_dot_product_attention(queries, *own, attn_mask=causal, scale=0.3)
+    for mask in (None, causal):
+        found = attend(queries, keys, values, scale=0.3, mask=mask)
+        torch.testing.assert_close(found, expected)
 
 
 def kernels_round_as_is_known():

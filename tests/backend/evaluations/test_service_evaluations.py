@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import Request
 
 from backend.config import ServiceConfig
-from backend.evaluations.playing import Evaluations
+from backend.evaluations.service_evaluations import ServiceEvaluations
 from backend.gateway.routes_evaluations import evaluate
 from backend.settings.gateway_limits import GatewayLimits
 from tinkergym.errors import TooManyRequestsError
@@ -34,7 +34,7 @@ def play(tmp_path, monkeypatch):
         )
 
         async def lines():
-            evaluations = Evaluations(GatewayLimits(evaluation_seconds=seconds))
+            evaluations = ServiceEvaluations(GatewayLimits(evaluation_seconds=seconds))
             return b"".join([line async for line in evaluations.lines("ada", wanted, "http://x", "key")])
 
         return asyncio.run(asyncio.wait_for(lines(), 30))
@@ -57,7 +57,9 @@ def test_ends_evaluation_on_record_without_an_end(play):
 
 def test_takes_at_most_four_evaluations_that_come_together(tmp_path):
     config = ServiceConfig(data_dir=tmp_path)
-    state = SimpleNamespace(parts=SimpleNamespace(config=config), evaluations=Evaluations(config.limits))
+    state = SimpleNamespace(
+        parts=SimpleNamespace(config=config), evaluations=ServiceEvaluations(config.limits)
+    )
     scope = {"type": "http", "server": ("127.0.0.1", 1), "headers": [(b"authorization", b"Bearer key")]}
     request = Request({**scope, "app": SimpleNamespace(state=state)})
     wanted = EvaluationRequest(

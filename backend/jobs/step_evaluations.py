@@ -36,7 +36,7 @@ _DRAWN = "evaluation_draws_tasks"
 """The warning about tasks that are both trained on and evaluated."""
 
 
-class Evaluations:
+class StepEvaluations:
     """The evaluations of one job, from the first version to the last."""
 
     def __init__(self, context: JobContext[EvaluatedSpec]) -> None:

@@ -1,4 +1,4 @@
-"""How much memory this machine has, and how this process returns unused memory."""
+"""The memory of this machine and of processes, and how this process returns what it does not use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,25 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def resident_bytes(process: psutil.Process | None = None) -> int:
+    """Return the memory of a process (None: of this one) with all its children.
+
+    Shared memory, such as libraries, counts for each of them.
+
+    Raises:
+        psutil.Error: The process has ended.
+    """
+    own = process or psutil.Process()
+    total = 0
+    for one in [own, *own.children(recursive=True)]:
+        with suppress(psutil.Error):
+            total += one.memory_info().rss
+    return total
 
 
 def machine_bytes(limit: Path = _CGROUP_LIMIT) -> int:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from backend.app import gpu_check
+from backend.app import machine_checks
 from backend.app.supervisor import main
 from backend.config import load_config
 from backend.errors import ConfigError
@@ -32,7 +32,7 @@ def test_exits_with_one_sentence_without_gpu_on_serve(monkeypatch, capsys, tmp_p
     """The child is this check without torch, which takes seconds to import."""
     refusal = ConfigError("there is no GPU", hint="set placement.gpus=0", field="placement.gpus").to_wire()
     command = (sys.executable, "-c", f"import json; print(json.dumps({{'refused': {refusal!r}}}))")
-    monkeypatch.setattr(gpu_check, "_COMMAND", command)
+    monkeypatch.setattr(machine_checks, "_COMMAND", command)
     settings = [f"data_dir={tmp_path / 'data'}", "placement.gpus=1"]
     assert main([part for one in settings for part in ("--set", one)]) == 1
     told = capsys.readouterr().err.strip()
@@ -43,4 +43,4 @@ def test_exits_with_one_sentence_without_gpu_on_serve(monkeypatch, capsys, tmp_p
 
 @pytest.mark.parametrize("script", ["raise SystemExit(3)", "print('not JSON')", "print('{}')"])
 def test_refuses_nothing_that_child_did_not_see(script):
-    gpu_check.require_gpus(load_config(None, ["placement.gpus=1"]), (sys.executable, "-c", script))
+    machine_checks.require_gpus(load_config(None, ["placement.gpus=1"]), (sys.executable, "-c", script))

@@ -1,4 +1,4 @@
-from backend.compute.seeing import IMAGE_MODELS, has_mrope, sees
+from backend.compute.supported_models import IMAGE_MODELS, has_mrope, sees
 
 
 def test_supports_images_of_every_model_with_three_dimensional_positions():

@@ -1,6 +1,6 @@
 import pytest
 
-from backend.admission.opponents import with_definite_opponents
+from backend.admission.frozen_opponents import with_definite_opponents
 from backend.store.store import Store
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.parts import EnvironmentRef

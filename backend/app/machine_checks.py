@@ -1,13 +1,44 @@
-"""What the service tells its operator about the isolation of Python that policies write."""
+"""What the service asks of its machine before it starts: GPUs, and isolation for Python of policies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from backend.app.greeting import Notice
+from backend.config import ServiceConfig
+from backend.errors import ConfigError
 from tinkergym.errors import TinkerGymError
 from tinkergym.tools.sandbox.isolation_rule import ACCEPT_LIMITS, RISK, PythonToolSetting
 from tinkergym.tools.sandbox.python_run import missing_namespaces
+
+_COMMAND = (sys.executable, "-m", "backend.workers.device_choice")
+_SECONDS = 60.0
+
+
+def require_gpus(config: ServiceConfig, command: Sequence[str] | None = None) -> None:
+    """Ask a child process, which imports torch, whether there are the GPUs of `placement.gpus`, if it is set.
+
+    A check that does not finish refuses nothing: workers check again.
+
+    Raises:
+        ConfigError: There is no such GPU.
+    """
+    gpus = config.placement.gpus
+    if not gpus or config.ray.address:  # Of a cluster, other nodes may have them.
+        return
+    with suppress(subprocess.TimeoutExpired, ValueError):
+        done = subprocess.run(
+            [*(command or _COMMAND), str(gpus), str(config.placement.learner.ranks or 1)],
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+        if refused := json.loads(done.stdout or b"{}").get("refused"):
+            raise ConfigError(refused["message"], hint=refused["hint"], field=refused["field"])
 
 
 def isolation_notice(

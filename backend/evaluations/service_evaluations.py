@@ -54,7 +54,7 @@ Playable = EvaluationRequest | StoredBranch | CrossPlayOfJob
 """What such a process plays."""
 
 
-class Evaluations:
+class ServiceEvaluations:
     """Starts the processes, and limits their number."""
 
     def __init__(self, limits: GatewayLimits, environment_variables: Sequence[str] = ()) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.scheduler.ray_logs import KEPT_FILES, remove_old_logs
+from backend.scheduler.ray_start import KEPT_FILES, remove_old_logs
 
 NOISY = """
 import os, sys

@@ -74,7 +74,7 @@ class Running:
     """Of an engine host."""
 
 
-class WorkerPool(Protocol):
+class ProcessRunner(Protocol):
     """Starts, reaches and ends pools and environment workers. No method waits for a process."""
 
     def running(self) -> list[Running]:

@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 import tinkergym as tg
-from backend.workers.installed_environments import environment_maker
+from backend.workers.env_worker_process import environment_maker
 from tests.environment_server import TOKEN, environment_server
 from tinkergym.errors import AuthenticationError, InvalidRequestError
 from tinkergym.schema.jobs.parts import EnvironmentRef

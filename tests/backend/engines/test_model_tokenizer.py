@@ -1,4 +1,5 @@
-from backend.engines.stop_strings import stops_of, stops_refused
+from backend.engines.failures import stops_refused
+from backend.engines.model_tokenizer import stops_of
 from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.schema.sampling import SampleRequest
 

@@ -1,4 +1,4 @@
-"""Whether an engine can detect a request's stop strings, and the tokenizer by which it does."""
+"""The tokenizer of an engine's model, and the stop strings that the engine detects with it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from tinkergym.agent.stop_strings import StopStrings
-from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.sampling import SampleRequest
-
-
-def stops_refused(request: SampleRequest, model_directory: Path | None) -> InvalidRequestError | None:
-    """Return why an engine cannot detect the request's stop strings; None if it can."""
-    if not request.stop or (model_directory is not None and (model_directory / "tokenizer.json").is_file()):
-        return None
-    return InvalidRequestError(
-        "the model has no tokenizer.json, so the engine cannot detect stop strings",
-        hint="add its tokenizer.json to its directory, or use stop_ids",
-        field="stop",
-    )
 
 
 def stops_of(request: SampleRequest, model_directory: Path | None) -> StopStrings | None:

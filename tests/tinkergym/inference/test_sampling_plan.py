@@ -1,7 +1,7 @@
 import pytest
 
 from tinkergym.errors import PromptTooLongError
-from tinkergym.inference.plan import SamplingPlan, seed_of
+from tinkergym.inference.sampling_plan import SamplingPlan, seed_of
 from tinkergym.schema.decoding import Decoding
 
 

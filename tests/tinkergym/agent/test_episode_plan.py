@@ -1,4 +1,4 @@
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.schema.episodes import CURRENT, EpisodeRequest, SeatPlan, TablePlayer
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Sampling
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from backend.compute.device_lock import DeviceLock, KeptCore
 
 
-class DeviceTurns:
+class EngineTurns:
     """A device that one thread uses; the time it spent waiting is counted apart."""
 
     def __init__(self, lock: AbstractContextManager[object]) -> None:
