@@ -109,5 +109,5 @@ def test_loses_nothing_acknowledged_by_a_killed_writer(store, url, spec):
     written = [entry.seq for entry in store.tenant("ada").events_after(job_id, 0, limit=10_000)]
     assert written == list(range(1, len(written) + 1))
     assert len(written) >= max(acknowledged, default=42)
-    # and the next worker goes on where it stopped
+    # The next worker goes on where it stopped.
     assert store.service().acquire(job_id, "w2", 30, now=200).attempt == 2
