@@ -37,4 +37,6 @@ def test_begins_no_comment_within_a_sentence():
     imports = r"^\s*(?:import|from) (\w+)"
     names = PROGRAMS | {name for text in sources.values() for name in re.findall(imports, text, re.MULTILINE)}
     assert [(path, *torn) for path, text in sources.items() for torn in torn_comments(text, names)] == []
-    assert list(torn_comments("a = 1\n# of the weights,\n# which stay.\n", names)) == [(2, "# of the weights,")]
+    assert list(torn_comments("a = 1\n# of the weights,\n# which stay.\n", names)) == [
+        (2, "# of the weights,")
+    ]
