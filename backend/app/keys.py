@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -74,7 +73,7 @@ def _create(keys: KeyStore, options: argparse.Namespace) -> None:
 def _list(keys: KeyStore, options: argparse.Namespace) -> None:
     found = keys.list(options.tenant)
     if options.json:
-        _emit({"keys": [dataclasses.asdict(key) for key in found]})
+        _emit({"keys": [key.model_dump() for key in found]})
         return
     for key in found:
         valid = "read-only" if key.read_only else "valid"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from fastapi import APIRouter, Request
 
 from backend.gateway.dependencies import Tenant
 from backend.gateway.fair_threads import FairRoute
 from backend.gateway.wiring import parts_of
-from tinkergym.schema.summaries import KeyList, KeyView, UsageView
+from tinkergym.schema.summaries import KeyList, UsageView
 
 router = APIRouter(prefix="/v1", route_class=FairRoute)
 
@@ -30,4 +28,4 @@ def show_usage(request: Request, tenant: Tenant) -> UsageView:
 def list_keys(request: Request, tenant: Tenant) -> KeyList:
     """List the tenant's keys, without the keys themselves; for the local owner, those of all tenants."""
     found = parts_of(request).store.keys.list(None if tenant.is_local_owner else tenant.tenant_id)
-    return KeyList(keys=[KeyView.model_validate(asdict(one)) for one in found])
+    return KeyList(keys=found)

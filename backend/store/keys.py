@@ -15,6 +15,7 @@ from backend.store.database import Database, add_row
 from backend.store.key_rates import KeyRate, KeyRates
 from backend.store.tables import api_keys, sessions, tenants
 from tinkergym.errors import NotFoundError
+from tinkergym.schema.summaries import KeyView
 
 _PREFIX = "tg-"
 _SESSION_PREFIX = "tg-session-"
@@ -27,22 +28,6 @@ _LISTED = "`tinkergym keys list` shows the ids, which begin with key-"
 
 LOCAL_TENANT = "local"
 """The tenant of the key in `local.json`: the owner of the service's machine account."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiKey:
-    """What is known about a key, without the key itself."""
-
-    key_id: str
-    tenant_id: str
-    name: str
-    created_at: float
-    revoked_at: float | None
-    read_only: bool
-    """Whether it samples and reads, and changes nothing."""
-    requests_per_minute: int | None
-    """None is no limit."""
-    tokens_per_minute: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +147,7 @@ class KeyStore:
         with self._db.write() as connection:
             connection.execute(delete(sessions).where(sessions.c.sha256 == _sha256(token)))
 
-    def list(self, tenant_id: str | None = None) -> list[ApiKey]:
+    def list(self, tenant_id: str | None = None) -> list[KeyView]:
         """Return the keys of a tenant, or of all tenants, oldest first, including revoked ones."""
         wanted = select(api_keys).order_by(api_keys.c.created_at)
         with self._db.read() as connection:
@@ -170,7 +155,7 @@ class KeyStore:
                 wanted if tenant_id is None else wanted.where(api_keys.c.tenant_id == tenant_id)
             )
             return [
-                ApiKey(
+                KeyView(
                     key_id=row.key_id,
                     tenant_id=row.tenant_id,
                     name=row.name,

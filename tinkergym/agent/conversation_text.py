@@ -44,7 +44,7 @@ class ConversationText(TokenText):
         self._literal = LiteralText(tokenizer)
         self._offers_tools = False
         self._shown: dict[Role, bool] = {}
-        self._knows_system = self._accepts([system("s"), user("u")])
+        self._knows_system = self._template.accepts([system("s"), user("u")])
 
     @cached_property
     def call_grammar(self) -> CallGrammar:
@@ -104,13 +104,6 @@ class ConversationText(TokenText):
         if not text[:end].strip():
             raise TemplateError("the chat template leaves this message out")
         return text[:end]
-
-    def _accepts(self, messages: list[Message]) -> bool:
-        try:
-            self._template.render(messages, add_generation_prompt=True)
-        except TemplateError:
-            return False
-        return True
 
     def _after_answer(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         answer = _ANSWER

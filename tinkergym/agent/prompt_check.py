@@ -14,7 +14,6 @@ from typing import Any
 from tinkergym.agent.document_marks import template_text_of, tokenizer_of
 from tinkergym.agent.growth import same_but_for_the_head
 from tinkergym.agent.templates import ChatTemplate
-from tinkergym.errors import TemplateError
 from tinkergym.messages import Message, assistant, plain_text, system, user
 from tinkergym.schema.views import RendererBundle
 
@@ -52,7 +51,7 @@ class TemplateReference:
         """Their texts, longest first."""
         self.pattern = re.compile("|".join(map(re.escape, texts))) if texts else None
         """Matches special tokens in text."""
-        self._knows_system = self._accepts([system("s"), user("u")])
+        self._knows_system = self._template.accepts([system("s"), user("u")])
 
     def text(self, messages: Sequence[Message]) -> str:
         """Return a conversation's text, opened for the next answer.
@@ -124,13 +123,6 @@ class TemplateReference:
                 raise LookupError(f"the template does not show answer {number + 1}")
             texts.append(text)
         return [*texts, rest], whole
-
-    def _accepts(self, messages: list[Message]) -> bool:
-        try:
-            self._template.render(messages, add_generation_prompt=True)
-        except TemplateError:
-            return False
-        return True
 
 
 def prompt_fault(

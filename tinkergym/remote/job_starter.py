@@ -29,7 +29,7 @@ from tinkergym.reporting.trackers import ReportTo, callbacks_of
 from tinkergym.rollout.environment_mix import EnvironmentMix, EnvSources, describe_mix
 from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.local_environment import without_token
-from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
+from tinkergym.schema.data import DataKind
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.parts import Adapter
 from tinkergym.schema.jobs.played_spec import PlayedSpec
@@ -190,23 +190,20 @@ class JobStarter(PolicyCatalog):
             InvalidRequestError: A row cannot be trained on (the message names line, field and reason), or a
                 setting is invalid; nothing was started.
         """
-        callbacks = callbacks_of(report_to)
-        adapter, settings = self.beginning(model, adapter, settings)
-        given = {"batch_size": batch_size, "learning_rate": learning_rate, "adapter": adapter}
-        spec = written_job(
-            self._api,
+        return self._train_on(
             "sft",
             data,
+            report_to,
+            {"batch_size": batch_size, "learning_rate": learning_rate, **settings},
             model=model,
+            adapter=adapter,
             eval_data=eval_data,
             steps=steps,
             epochs=epochs,
             answers=answers,
             on_overlong=on_overlong,
             ignore=ignore,
-            settings={**given, **settings},
         )
-        return self._start_written(spec, settings.get("evaluate")).report_to(*callbacks)
 
     def preference(
         self,
@@ -249,23 +246,20 @@ class JobStarter(PolicyCatalog):
             InvalidRequestError: A row cannot be trained on (the message names line, field and reason), or a
                 setting is invalid; nothing was started.
         """
-        callbacks = callbacks_of(report_to)
-        adapter, settings = self.beginning(model, adapter, settings)
-        given = {"batch_size": batch_size, "learning_rate": learning_rate, "adapter": adapter, "loss": loss}
-        spec = written_job(
-            self._api,
+        return self._train_on(
             "preference",
             data,
+            report_to,
+            {"batch_size": batch_size, "learning_rate": learning_rate, "loss": loss, **settings},
             model=model,
+            adapter=adapter,
             eval_data=eval_data,
             steps=steps,
             epochs=epochs,
             answers="all",
             on_overlong=on_overlong,
             ignore=ignore,
-            settings={**given, **settings},
         )
-        return self._start_written(spec, settings.get("evaluate")).report_to(*callbacks)
 
     def distill(
         self,
@@ -325,12 +319,28 @@ class JobStarter(PolicyCatalog):
             played = played.model_copy(update={"rollout": "client"})
         return self._submit_and_play(_seen_here(self._api, played, environment), environment.make)
 
-    def _start_written(self, spec: SFTSpec | PreferenceSpec, evaluate: object) -> Job:
+    def _train_on(
+        self,
+        kind: DataKind,
+        data: DataSource,
+        report_to: ReportTo,
+        settings: Mapping[str, Any],
+        *,
+        model: str,
+        adapter: Adapter | Mapping[str, Any] | None,
+        **reading: Any,
+    ) -> Job:
+        callbacks = callbacks_of(report_to)
+        adapter, settings = self.beginning(model, adapter, settings)
+        spec = written_job(
+            self._api, kind, data, model=model, settings={"adapter": adapter, **settings}, **reading
+        )
         if spec.played_by != "client":
-            return self.submit(spec)
-        make_env = client_evaluations.maker_of(client_evaluations.sources_in(evaluate), spec)
+            return self.submit(spec).report_to(*callbacks)
+        make_env = client_evaluations.maker_of(client_evaluations.sources_in(settings.get("evaluate")), spec)
         client_evaluations.check(make_env, spec, self._api.renderer_of(spec))
-        return self._submit_and_play(client_evaluations.with_tasks(make_env, spec), make_env)
+        played = client_evaluations.with_tasks(make_env, spec)
+        return self._submit_and_play(played, make_env).report_to(*callbacks)
 
     def _submit_and_play(
         self, spec: JobSpec, make_env: MakeEnv, sessions: SessionServer | None = None

@@ -6,11 +6,10 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tinkergym.reporting.callbacks import package
-from tinkergym.reporting.notes import Note, WaitingNotes
-from tinkergym.reporting.points import Point
+from tinkergym.reporting.notes import RowTracker, WaitingNotes
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.view import JobView
 
@@ -19,8 +18,10 @@ _BLOCK_BYTES = 32768
 _FULL, _FIRST, _LAST = 1, 2, 4
 
 
-class WandbTracker:
+class WandbTracker(RowTracker):
     """Reports to a run whose id is the job's."""
+
+    LOGGED: ClassVar = {"commit": True}
 
     def __init__(self, project: str = "tinkergym", **settings: Any) -> None:
         """Set the project.
@@ -33,12 +34,7 @@ class WandbTracker:
             MissingExtraError: wandb is not installed.
         """
         self._wandb = package("wandb")
-        self._project, self._settings = project, settings
-        self._run: Any = None
-        self._waiting = WaitingNotes(
-            lambda columns, rows: self._wandb.Table(columns=list(columns), data=rows)
-        )
-        self._last_step = self._last_note = 0
+        super().__init__(self._wandb, project, settings)
 
     def begin(self, job: JobView) -> int:
         """Create or continue the job's run; return its last step.
@@ -61,27 +57,7 @@ class WandbTracker:
             self._last_note = int(self._run.summary.get(WaitingNotes.SEQ, 0))
         return self._last_step
 
-    def report(self, point: Point) -> None:
-        """Pass the values, and the notes before them, to wandb, which sends them in the background."""
-        self._last_step = point.step
-        self._run.log({**point.values, **self._waiting.taken()}, step=point.step, commit=True)
-
-    def last_note(self) -> int:
-        """Return the number of the last note in the run."""
-        return self._last_note
-
-    def tell(self, note: Note) -> None:
-        """Keep a note for the next point: wandb takes each step once."""
-        self._waiting.add(note)
-
-    def end(self, state: JobState | None) -> None:
-        """Wait until everything is sent. A run that continues can be resumed.
-
-        Notes after the last point get their own row once the job has ended. Before that, the next process
-        that reports the job sends them.
-        """
-        if state is not None and (left := self._waiting.taken()):
-            self._run.log(left, step=self._last_step + 1, commit=True)
+    def _finish(self, state: JobState | None) -> None:
         self._run.finish(exit_code=1 if state is JobState.FAILED else 0)
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -50,22 +50,10 @@ _LEAST_CACHE_BYTES = 1 << 30
 _PART_OF_A_GPUS_MEMORY = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStats:
+@dataclass(slots=True, kw_only=True)
+class EngineStats(Counters):
     """Counts since the engine's start, to show where its time goes."""
 
-    iterations: int
-    """Forward passes of the model."""
-    prefilled_tokens: int
-    copied_tokens: int
-    """Prompt tokens copied from an equal prompt instead of being computed."""
-    reused_tokens: int
-    """Prompt tokens found in the cache of the request's session."""
-    sampled_tokens: int
-    evictions: int
-    """Cached sequences evicted while they could still have been reused."""
-    preemptions: int
-    failed_forwards: int
     slots: int
     slot_tokens: int
     """Current length of each slot."""
@@ -164,19 +152,8 @@ class TransformersEngine:
 
     def stats(self) -> EngineStats:
         """Return the engine's counters."""
-        counters, table = self._counters, self._scheduler.table
-        return EngineStats(
-            iterations=counters.iterations,
-            prefilled_tokens=counters.prefilled_tokens,
-            copied_tokens=counters.copied_tokens,
-            reused_tokens=counters.reused_tokens,
-            sampled_tokens=counters.sampled_tokens,
-            evictions=counters.evictions,
-            preemptions=counters.preemptions,
-            failed_forwards=counters.failed_forwards,
-            slots=table.cache.slots,
-            slot_tokens=table.cache.length,
-        )
+        cache = self._scheduler.table.cache
+        return EngineStats(**asdict(self._counters), slots=cache.slots, slot_tokens=cache.length)
 
     def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
         """Queue requests; each is answered exactly once through `deliver`."""

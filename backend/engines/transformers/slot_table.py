@@ -25,6 +25,7 @@ class Counters:
     """What an engine has done since its start; they survive its schedulers and slot tables."""
 
     iterations: int = 0
+    """Forward passes of the model."""
     prefilled_tokens: int = 0
     """Computed prompt tokens."""
     copied_tokens: int = 0
