@@ -44,7 +44,7 @@ class ConversationText(TokenText):
         self._literal = LiteralText(tokenizer)
         self._offers_tools = False
         self._shown: dict[Role, bool] = {}
-        self._knows_system = self._template.accepts([system("s"), user("u")])
+        self._knows_system = accepts(self._template, [system("s"), user("u")])
 
     @cached_property
     def call_grammar(self) -> CallGrammar:
@@ -187,3 +187,12 @@ def _fold_system(messages: Sequence[Message]) -> list[Message]:
         opened: Message = {**rest[0], "content": f"{first['content']}\n\n{rest[0]['content']}"}
         return [opened, *rest[1:]]
     return [user(plain_text(first)), *rest]
+
+
+def accepts(template: ChatTemplate | ImageTemplate, messages: Sequence[Message]) -> bool:
+    """Whether a template renders these messages, opened for a completion."""
+    try:
+        template.render(messages, add_generation_prompt=True)
+    except TemplateError:
+        return False
+    return True

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tinkergym.agent.conversation_text import accepts
 from tinkergym.agent.document_marks import template_text_of, tokenizer_of
 from tinkergym.agent.growth import same_but_for_the_head
 from tinkergym.agent.templates import ChatTemplate
@@ -51,7 +52,7 @@ class TemplateReference:
         """Their texts, longest first."""
         self.pattern = re.compile("|".join(map(re.escape, texts))) if texts else None
         """Matches special tokens in text."""
-        self._knows_system = self._template.accepts([system("s"), user("u")])
+        self._knows_system = accepts(self._template, [system("s"), user("u")])
 
     def text(self, messages: Sequence[Message]) -> str:
         """Return a conversation's text, opened for the next answer.

@@ -105,14 +105,6 @@ class ChatTemplate:
         shown = self._tools if tools is None else tools
         return ChatTemplate(self.source, self.special_tokens, shown, variables, day or self.day)
 
-    def accepts(self, messages: Sequence[Message]) -> bool:
-        """Whether the template renders these messages, opened for a completion."""
-        try:
-            self.render(messages, add_generation_prompt=True)
-        except TemplateError:
-            return False
-        return True
-
     def render(
         self, messages: Sequence[Message] | Sequence[Mapping[str, Any]], *, add_generation_prompt: bool
     ) -> str:

@@ -324,7 +324,7 @@ class JobStarter(PolicyCatalog):
         kind: DataKind,
         data: DataSource,
         report_to: ReportTo,
-        settings: Mapping[str, Any],
+        settings: dict[str, Any],
         *,
         model: str,
         adapter: Adapter | Mapping[str, Any] | None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from tinkergym.reporting.points import Point
 from tinkergym.schema.events import (
@@ -180,10 +180,10 @@ class WaitingNotes:
 class RowTracker:
     """A tracker whose run takes each step's row once, so that notes wait for the next point."""
 
-    LOGGED: Mapping[str, Any] = {}
+    LOGGED: ClassVar[Mapping[str, Any]] = {}
     """Further arguments with which rows are logged."""
 
-    def __init__(self, library: Any, project: str, settings: Mapping[str, Any]) -> None:
+    def __init__(self, library: Any, project: str, settings: dict[str, Any]) -> None:
         """Report to a run of `library`, which subclasses open with these settings."""
         self._project, self._settings = project, settings
         self._run: Any = None

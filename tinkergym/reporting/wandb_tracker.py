@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ _FULL, _FIRST, _LAST = 1, 2, 4
 class WandbTracker(RowTracker):
     """Reports to a run whose id is the job's."""
 
-    LOGGED: ClassVar = {"commit": True}
+    LOGGED: ClassVar[Mapping[str, Any]] = {"commit": True}
 
     def __init__(self, project: str = "tinkergym", **settings: Any) -> None:
         """Set the project.
