@@ -12,7 +12,7 @@ from backend.compute.weights import weights_sha256
 from backend.learner.forward_backward import PolicyBatch
 from backend.learner.learner import Learner
 from backend.learner.merging import merge_adapter
-from backend.learner.parallel.shards import shards
+from backend.learner.parallel.rank import shards
 from backend.learner.sequences import BatchTotals
 from backend.learner.token_loss import likelihood_loss, policy_loss
 from tinkergym.errors import ConflictError, NonFiniteLossError

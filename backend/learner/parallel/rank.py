@@ -15,6 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
+import numpy as np
+import psutil
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -27,8 +29,6 @@ from backend.learner.loaded_model import LoadedModel
 from backend.learner.parallel.combined import in_order, merged, same_step
 from backend.learner.parallel.divided import is_divided, whole
 from backend.learner.parallel.divided_policy import DividedPolicy
-from backend.learner.parallel.interfaces import interface_of
-from backend.learner.parallel.shards import shards
 from backend.learner.pass_results import ForwardBackwardResult, OptimStepResult
 from backend.learner.policy_weights import FullPolicy
 from backend.learner.sequences import BatchTotals, FloatArray, SampledTokens, TrainSequence, check_sequences
@@ -302,3 +302,43 @@ def _summed(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     dist.all_reduce(flat)
     parts = torch.split(flat, [tensor.numel() for tensor in tensors])
     return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+def interface_of(address: str) -> str:
+    """Return the name of the interface with this address.
+
+    Raises:
+        InternalServiceError: No interface of this machine has it.
+    """
+    for name, found in psutil.net_if_addrs().items():
+        if any(one.address == address for one in found):
+            return str(name)
+    raise InternalServiceError(
+        f"no network interface of this machine has the address {address}",
+        hint="start its Ray node with --node-ip-address, set to an address of one of its interfaces",
+    )
+
+
+def shards(sequences: Sequence[TrainSequence], ranks: int) -> list[list[int]]:
+    """Divide a batch into one part per rank, with about equal numbers of tokens.
+
+    Sequences with a common beginning stay together, because a rank computes the common part once. A rank may
+    get nothing. Sequences without a sampled token are left out, unless there are no others.
+
+    Returns:
+        [ranks] lists of indices into `sequences`; reproducible for a given batch.
+    """
+    if ranks < 1:
+        raise ValueError(f"{ranks} ranks")
+    chosen = [i for i, sequence in enumerate(sequences) if any(sequence.loss_mask)]
+    if not chosen:
+        return [list(range(len(sequences))), *([] for _ in range(ranks - 1))]
+    chosen.sort(key=lambda i: tuple(sequences[i].token_ids))
+    lengths = np.asarray([len(sequences[i].token_ids) for i in chosen], dtype=np.float64)
+    # All sequences are laid end to end and cut into equal pieces; a sequence belongs to the piece with its
+    # middle.
+    middles = (np.cumsum(lengths) - lengths / 2) / lengths.sum()
+    parts: list[list[int]] = [[] for _ in range(ranks)]
+    for i, middle in zip(chosen, middles, strict=True):
+        parts[min(int(middle * ranks), ranks - 1)].append(i)
+    return parts

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.learner.parallel.shards import shards
+from backend.learner.parallel.rank import shards
 from backend.learner.sequences import TrainSequence
 
 
