@@ -214,9 +214,8 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
             return
         for agent in self.agents:
             # The others' views would be replaced before anyone asks for them.
-            if agent != self.agent_selection and not (self.terminations[agent] or self.truncations[agent]):
-                continue
-            view = self.game.view(self._players[agent])
+            due = agent == self.agent_selection or self.terminations[agent] or self.truncations[agent]
+            view = self.game.view(self._players[agent]) if due else None
             if view is not None:
                 self.infos[agent] = {**self.infos[agent], "view": view}
 

@@ -190,13 +190,12 @@ class JobStarter(PolicyCatalog):
             InvalidRequestError: A row cannot be trained on (the message names line, field and reason), or a
                 setting is invalid; nothing was started.
         """
+        given = {"model": model, "adapter": adapter, "batch_size": batch_size, "learning_rate": learning_rate}
         return self._train_on(
             "sft",
             data,
             report_to,
-            {"batch_size": batch_size, "learning_rate": learning_rate, **settings},
-            model=model,
-            adapter=adapter,
+            given | settings,
             eval_data=eval_data,
             steps=steps,
             epochs=epochs,
@@ -246,13 +245,12 @@ class JobStarter(PolicyCatalog):
             InvalidRequestError: A row cannot be trained on (the message names line, field and reason), or a
                 setting is invalid; nothing was started.
         """
+        given = {"model": model, "adapter": adapter, "batch_size": batch_size, "learning_rate": learning_rate}
         return self._train_on(
             "preference",
             data,
             report_to,
-            {"batch_size": batch_size, "learning_rate": learning_rate, "loss": loss, **settings},
-            model=model,
-            adapter=adapter,
+            given | {"loss": loss} | settings,
             eval_data=eval_data,
             steps=steps,
             epochs=epochs,
@@ -320,24 +318,16 @@ class JobStarter(PolicyCatalog):
         return self._submit_and_play(_seen_here(self._api, played, environment), environment.make)
 
     def _train_on(
-        self,
-        kind: DataKind,
-        data: DataSource,
-        report_to: ReportTo,
-        settings: dict[str, Any],
-        *,
-        model: str,
-        adapter: Adapter | Mapping[str, Any] | None,
-        **reading: Any,
+        self, kind: DataKind, data: DataSource, report_to: ReportTo, settings: dict[str, Any], **reading: Any
     ) -> Job:
-        callbacks = callbacks_of(report_to)
-        adapter, settings = self.beginning(model, adapter, settings)
-        spec = written_job(
-            self._api, kind, data, model=model, settings={"adapter": adapter, **settings}, **reading
-        )
+        callbacks, model = callbacks_of(report_to), settings.pop("model")
+        adapter, settings = self.beginning(model, settings.pop("adapter"), settings)
+        settings |= {"adapter": adapter}
+        spec = written_job(self._api, kind, data, model=model, settings=settings, **reading)
         if spec.played_by != "client":
             return self.submit(spec).report_to(*callbacks)
-        make_env = client_evaluations.maker_of(client_evaluations.sources_in(settings.get("evaluate")), spec)
+        sources = client_evaluations.sources_in(settings.get("evaluate"))
+        make_env = client_evaluations.maker_of(sources, spec)
         client_evaluations.check(make_env, spec, self._api.renderer_of(spec))
         played = client_evaluations.with_tasks(make_env, spec)
         return self._submit_and_play(played, make_env).report_to(*callbacks)
