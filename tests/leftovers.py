@@ -5,6 +5,7 @@ What a fixture of a file or of the whole run has opened may stay, with all that 
 """
 
 import contextlib
+import functools
 import gc
 import itertools
 import logging
@@ -171,8 +172,14 @@ def _processes() -> set[int]:
 
 def _loggers() -> dict[str, tuple[object, ...]]:
     known = logging.root.manager.loggerDict
-    ours = [known[name] for name in list(known) if name.startswith(_OURS)]
+    ours = [known[name] for name in _our_names(len(known))]
     return {one.name: _settings(one) for one in (logging.root, *ours) if isinstance(one, logging.Logger)}
+
+
+@functools.lru_cache(maxsize=1)
+def _our_names(_count: int) -> list[str]:
+    """Our loggers' names among so many: libraries have thousands, and no name ever goes."""
+    return [name for name in list(logging.root.manager.loggerDict) if name.startswith(_OURS)]
 
 
 def _settings(logger: logging.Logger) -> tuple[object, ...]:
