@@ -54,8 +54,7 @@ def pytest_collection():
     try:
         return (yield)
     finally:
-        gc.collect()
-        gc.freeze()
+        gc.freeze()  # without a look before it: that takes two seconds, and imports leave little garbage
         gc.enable()
 
 

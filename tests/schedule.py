@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -40,7 +40,7 @@ def record_key(node_id: str, markers: Iterable[str]) -> str:
     return f"{path} (full)" if "full" in markers else path
 
 
-def read_record(record: Path = RECORD) -> dict[str, int]:
+def read_record(record: Path = RECORD) -> dict[str, float]:
     """Return the recorded seconds of each file."""
     return json.loads(record.read_text())
 
@@ -51,15 +51,15 @@ def _slow_files() -> frozenset[str]:
     return frozenset(path for path, seconds in read_record().items() if seconds > QUICK_SECONDS)
 
 
-def longest_first(items: Iterable[pytest.Item], record: Mapping[str, int]) -> list[pytest.Item]:
+def longest_first(items: Iterable[pytest.Item], record: Mapping[str, float]) -> list[pytest.Item]:
     """Order tests by the recorded time of their groups."""
     items = list(items)
     keys = {record_key(item.nodeid, item.keywords): group_of(item.nodeid) for item in items}
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
     for key, group in keys.items():
         seconds[group] += record.get(key, 0)
 
-    def place(item: pytest.Item) -> tuple[int, str]:
+    def place(item: pytest.Item) -> tuple[float, str]:
         group = group_of(item.nodeid)
         return -seconds[group], group
 
@@ -93,19 +93,19 @@ class Recorder:
 
     def __init__(self, root: Path = ROOT, record: Path = RECORD) -> None:
         self._root, self._record = root, record
-        self._seconds: Counter[str] = Counter()
+        self._seconds: dict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add a test's setup, call or teardown, of whichever process."""
         self._seconds[record_key(report.nodeid, report.keywords)] += report.duration
 
     def pytest_sessionfinish(self) -> None:
-        """Write whole seconds, without files that take less than half of one or are gone."""
-        measured = {key: round(seconds) for key, seconds in self._seconds.items()}
+        """Write tenths of seconds, without files that take less than half of one or are gone."""
+        measured = {key: round(seconds, 1) for key, seconds in self._seconds.items()}
         record = {
             key: seconds
             for key, seconds in sorted((read_record(self._record) | measured).items())
-            if seconds and (self._root / key.partition(" ")[0]).exists()
+            if seconds >= 0.5 and (self._root / key.partition(" ")[0]).exists()
         }
         self._record.write_text(json.dumps(record, indent=0) + "\n")
 

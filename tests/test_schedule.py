@@ -74,4 +74,4 @@ def test_renews_record_for_files_that_ran_and_forgets_vanished_ones(tmp_path):
         report = SimpleNamespace(nodeid=f"{name}::test", duration=seconds, keywords=keywords)
         recorder.pytest_runtest_logreport(report)
     recorder.pytest_sessionfinish()
-    assert schedule.read_record(record) == {"a.py": 3, "b.py (full)": 6, "c.py": 9}
+    assert schedule.read_record(record) == {"a.py": 2.8, "b.py (full)": 6.1, "c.py": 9}

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from sqlalchemy import NullPool, create_engine, text
-from sqlalchemy.exc import OperationalError
 
 from backend.store.store import Store
 from backend.store.tables import metadata
@@ -58,7 +56,8 @@ class PostgresServer:
         programs = _programs()
         if programs is None:
             pytest.skip("PostgreSQL is not installed; on Debian or Ubuntu: apt-get install postgresql")
-        pytest.importorskip("psycopg", reason="psycopg is not installed: pip install psycopg[binary]")
+        missing = "psycopg is not installed: pip install psycopg[binary]"
+        self._psycopg = pytest.importorskip("psycopg", reason=missing)
         # PostgreSQL refuses to run as root.
         self._user = ["--reuid=postgres", "--regid=postgres", "--init-groups"] if os.getuid() == 0 else []
         self._folder = Path(tempfile.mkdtemp(prefix="pg-"))
@@ -99,17 +98,15 @@ class PostgresServer:
 
     def execute(self, statement, database="postgres"):
         """Run a statement outside a transaction."""
-        url = self.url(database).replace("postgresql:", "postgresql+psycopg:")
-        engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
-            connection.execute(text(statement))
+        with self._psycopg.connect(self.url(database), autocommit=True) as connection:
+            connection.execute(statement)
 
     def _wait(self):
         deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
                 return self.execute("SELECT 1")
-            except OperationalError:
+            except self._psycopg.OperationalError:
                 if self._server.poll() is not None or time.monotonic() > deadline:
                     self.stop()
                     raise

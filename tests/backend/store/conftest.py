@@ -31,7 +31,7 @@ def sqlite_url(tmp_path):
     return f"sqlite:///{tmp_path / 'store.sqlite3'}"
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
 def url(request):
     """Every test runs with both databases, except where a file says otherwise."""
     return request.getfixturevalue(f"{request.param}_url")

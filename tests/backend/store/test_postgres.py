@@ -14,6 +14,8 @@ from tinkergym.errors import ConflictError
 from tinkergym.schema.events import JobState, WarningEvent
 from tinkergym.schema.summaries import JobQuery
 
+pytestmark = pytest.mark.service
+
 OTHERS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'store'"
 
 

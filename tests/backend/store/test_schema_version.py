@@ -62,6 +62,7 @@ def test_refuses_databases_from_before_the_first_schema(old_file):
     assert refuses(f"sqlite:///{old_file}")
 
 
+@pytest.mark.service
 def test_upgrades_a_shared_database_only_on_request(store, postgres_url, postgres_server):
     store.close()
     revise(postgres_url, postgres_server, "0011")
