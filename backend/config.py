@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -188,6 +188,16 @@ class ServiceConfig(ServedModels, ServicePlaces):
                 "limits.prompt_images", reason, "lower it, or set engine=transformers"
             ).in_validator()
         return self
+
+    def most_jobs_of_one(self, tenants: Callable[[], int]) -> int | None:
+        """Return how many slots of each pool one tenant may have; None is all.
+
+        Args:
+            tenants: Returns how many tenants there are; only called if that matters.
+        """
+        if self.jobs_per_tenant is not None:
+            return self.jobs_per_tenant
+        return None if tenants() < 2 else max(1, self.jobs_per_pool - 1)
 
     def environment(self) -> dict[str, str]:
         """Return the variables that let a child process find these settings with `from_environment`."""

@@ -14,6 +14,7 @@ from pydantic import Field
 from backend.admission.offered_models import require_offered
 from backend.gateway.dependencies import Tenant, body_of, describes, key_of
 from backend.gateway.fair_threads import FairRoute, FairThreads, in_turn
+from backend.gateway.slot_queue import SlotQueue
 from backend.gateway.visible import disk_trouble, shown_to
 from backend.gateway.wiring import GatewayParts, parts_of
 from backend.store.service_parts import (
@@ -30,6 +31,7 @@ from tinkergym.errors import TinkerGymError
 from tinkergym.registration.packs import find_packs
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.model import WireModel
+from tinkergym.schema.queue import QueueView
 from tinkergym.schema.views import (
     EngineHostView,
     EnvironmentView,
@@ -44,7 +46,8 @@ router = APIRouter(prefix="/v1", route_class=FairRoute)
 _SCHEDULER_SECONDS = 5.0
 """Seconds without a heartbeat, which is sent every second."""
 
-"""The pool of a model that the service does not list."""
+_MOST_QUEUED = 10_000
+"""Waiting jobs, the oldest first, whose places are counted."""
 
 
 class ModelList(WireModel):
@@ -86,6 +89,24 @@ def list_models(request: Request, tenant: Tenant) -> ModelList:
     """List the models that jobs can name."""
     shown = shown_to(request, tenant)
     return ModelList(models=[shown.model(view) for view in parts_of(request).catalog.listed()])
+
+
+@router.get("/queue")
+def show_queue(request: Request, tenant: Tenant) -> QueueView:
+    """Return who has the models' slots, and which jobs wait for one, why, and in which place."""
+    parts = parts_of(request)
+    service, config, now = parts.store.service(), parts.config, parts.clock()
+    found = SlotQueue(
+        # Before the jobs with a slot: one that gets it between the two waits a moment longer.
+        waiting=service.queued_jobs(limit=_MOST_QUEUED),
+        held=service.held_jobs(),
+        pools={one.pool_id: one.model for one in service.pools(now, max_age=config.lease_seconds)},
+        slots_per_pool=config.jobs_per_pool,
+        most_of_one=config.most_jobs_of_one(service.tenants),
+    )
+    is_owner = tenant.is_local_owner
+    view = found.seen_by(tenant.tenant_id, is_owner=is_owner, offered=config.models)
+    return shown_to(request, tenant).queue(view)
 
 
 @router.get("/environments")

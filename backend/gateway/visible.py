@@ -25,6 +25,7 @@ from tinkergym.schema.events import (
     WarningEvent,
 )
 from tinkergym.schema.jobs.view import JobView
+from tinkergym.schema.queue import QueueView
 from tinkergym.schema.summaries import JobSummary
 from tinkergym.schema.views import ModelView
 
@@ -57,6 +58,13 @@ class Shown:
             return job
         texts = {name: self.hide.hidden_in(getattr(job, name)) for name in ("reason", "error")}
         return job.model_copy(update=texts)
+
+    def queue(self, view: QueueView) -> QueueView:
+        """Return the queue, whose reasons may name folders."""
+        if self.hide is None:
+            return view
+        told = [one.model_copy(update={"reason": self.hide.hidden_in(one.reason)}) for one in view.waiting]
+        return view.model_copy(update={"waiting": told})
 
     def checkpoint(self, view: CheckpointView) -> CheckpointView:
         """Return a checkpoint, with its place."""

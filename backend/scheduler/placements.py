@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backend.config import ServiceConfig
-from backend.scheduler.fair_share import heads_needed, next_jobs
+from backend.fairness.fair_share import heads_needed, next_jobs
 from backend.scheduler.pool_starts import PoolStarts
 from backend.scheduler.pools import Pools
 from backend.scheduler.process_runner import ProcessRunner
@@ -133,11 +133,9 @@ class Placements:
         self, queue: Sequence[QueueGroup], held: Sequence[HeldJob]
     ) -> dict[tuple[str, str], int]:
         """Return how many more jobs each waiting tenant may start on a model; empty if there is no limit."""
-        most = self._config.jobs_per_tenant
+        most = self._config.most_jobs_of_one(self._store.tenants)
         if most is None:
-            if self._store.tenants() < 2:
-                return {}
-            most = max(1, self._config.jobs_per_pool - 1)
+            return {}
         models, ready = self._pools.models, self._pools.ready
         running = Counter((job.tenant_id, models.get(job.worker_id, "")) for job in held)
         running.update((one.job.tenant_id, one.job.model) for one in self._placed.values())

@@ -181,10 +181,20 @@ def hostile_job(gateway, client, spec, text):
     return job_id, lease
 
 
+def queue_for_hostile_reasons(gateway, client, spec):
+    """Let jobs wait for all the texts, some at a time."""
+    for at in range(0, len(HOSTILE), 6):
+        job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
+        gateway.store.service().explain_queue([job_id], " ".join(HOSTILE[at : at + 6]))
+    return job_id
+
+
 @slow
 def test_runs_nothing_of_what_hostile_texts_say(chromium, gateway, client, spec):
     assert len(set(HOSTILE)) == 300
     seen = Seen(chromium, gateway, gateway.keys["ada"])
+    waiting = queue_for_hostile_reasons(gateway, client, spec)
+    seen.open("", f"#slot-{waiting}")
     jobs = [hostile_job(gateway, client, spec, text)[0] for text in HOSTILE[::10]]
     job_id, lease = hostile_job(gateway, client, spec, "all of them")
     service = gateway.store.service()

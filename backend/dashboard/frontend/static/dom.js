@@ -27,8 +27,19 @@ export function replace(element, ...children) {
   return fill(element, ...children);
 }
 
+// The same for what is drawn again and again: what has the keyboard keeps it, by its id.
+export function redraw(element, ...children) {
+  const focused = element.contains(document.activeElement) ? document.activeElement.id : "";
+  replace(element, ...children);
+  if (focused) document.getElementById(focused)?.focus();
+}
+
 // A table that may be wider than a phone; the keyboard scrolls it, too.
-export const scroll = (label, ...children) => h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, ...children);
+export const scroll = (label, ...children) => h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label, id: `scroll-${label}` }, ...children);
+
+export const table = (label, heads, rows) => scroll(label, h("table", null,
+  h("thead", null, h("tr", null, heads.map((name) => h("th", { scope: "col" }, name)))), h("tbody", null, rows)));
+export const cells = (...values) => h("tr", null, values.map((value) => h("td", null, value)));
 
 let toastTimer;
 

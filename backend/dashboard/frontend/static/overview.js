@@ -1,8 +1,9 @@
 // All jobs of the tenant: what runs, what waits and why, and which need a look.
 
 import { get, job, post } from "./api.js";
-import { canAct, fill, h, replace, scroll, toast } from "./dom.js";
-import { FINAL, STATES, ago, bytes, duration, number, whole, words } from "./format.js";
+import { canAct, h, redraw, replace, scroll, toast } from "./dom.js";
+import { FINAL, STATES, ago, duration, number, whole, words } from "./format.js";
+import { drawSlots } from "./slots.js";
 
 const REFRESH_MS = 3000;
 const PAGE = 200;
@@ -32,7 +33,7 @@ export async function show(main) {
   const table = h("tbody");
   const more = h("button", { type: "button", hidden: true, onclick: loadOlder }, "Show older jobs");
   const compare = h("a", { class: "button", hidden: true }, "Compare");
-  const pools = h("section", { class: "panel" });
+  const slots = h("section", { class: "panel" });
 
   function draw() {
     const words_ = view.text.toLowerCase().split(/\s+/).filter(Boolean);
@@ -42,9 +43,7 @@ export async function show(main) {
       .filter((one) => words_.every((word) => searchable(one).includes(word)))
       .sort(SORTS[view.sort][1]);
     count.textContent = shown.length === jobs.length ? `${whole(jobs.length)} ${jobs.length === 1 ? "job" : "jobs"}` : `${whole(shown.length)} of ${whole(jobs.length)} jobs`;
-    const focused = document.activeElement?.id;
-    replace(table, shown.length ? shown.slice(0, 500).map((one) => row(one, draw)) : emptyRow());
-    if (focused) document.getElementById(focused)?.focus();
+    redraw(table, shown.length ? shown.slice(0, 500).map((one) => row(one, draw)) : emptyRow());
     more.hidden = !mayHaveMore;
     compare.hidden = view.chosen.size < 2;
     compare.textContent = `Compare ${view.chosen.size}`;
@@ -58,8 +57,10 @@ export async function show(main) {
       const older = last ? jobs.filter((one) => one.created_at < last.created_at && !page.some((new_) => new_.job_id === one.job_id)) : [];
       if (jobs.length <= page.length) mayHaveMore = page.length === PAGE;
       jobs = [...page, ...older];
-      replace(banner, health(await get("/v1/health?sample=false")));
+      const health_ = await get("/v1/health?sample=false");
+      replace(banner, health(health_));
       draw();
+      await drawSlots(slots, jobs, health_);
     } catch (error) {
       replace(banner, h("p", { class: "problem", role: "alert" }, `${error.message} `, error.hint ?? ""));
     }
@@ -91,9 +92,8 @@ export async function show(main) {
     scroll("Jobs", h("table", { class: "jobs" },
       h("thead", null, h("tr", null, ["", "Job", "State", "Progress", "Reward", "Time left", "Trains", "Changed"].map((name) => h("th", { scope: "col", class: ["Reward", "Time left"].includes(name) ? "number" : "" }, name)))),
       table)),
-    more, pools);
+    more, slots);
   await refresh();
-  await showModels(pools);
   setInterval(() => document.hidden || refresh(), REFRESH_MS);
 }
 
@@ -155,18 +155,4 @@ function health(view_) {
   const now = Date.now() / 1000;
   const parts = view_.waiting_for.map((name) => `${name} (for ${duration(now - (view_.missing_since[name] ?? now))})`);
   return h("p", { class: "warning", role: "status" }, `The service waits for: ${parts.join(", ")}. Jobs continue when it is there.`);
-}
-
-async function showModels(section) {
-  const [{ models }, health_] = await Promise.all([get("/v1/models"), get("/v1/health?sample=false")]);
-  const running = (name) => jobs.filter((one) => one.model === name && ["starting", "running"].includes(one.state)).length;
-  fill(section, h("h2", null, "Models"),
-    scroll("Models", h("table", null,
-      h("thead", null, h("tr", null, ["Model", "Parameters", "Context", "Loaded", "Running jobs"].map((name) => h("th", { scope: "col", class: ["Model", "Loaded"].includes(name) ? "" : "number" }, name)))),
-      h("tbody", null, models.map((model) => h("tr", null,
-        h("td", null, model.name, h("div", { class: "quiet small" }, model.description)),
-        h("td", { class: "number" }, number(model.parameters, 1)),
-        h("td", { class: "number" }, whole(model.context_length)),
-        h("td", null, model.name in health_.memory ? bytes(health_.memory[model.name]) : "–"),
-        h("td", { class: "number" }, running(model.name))))))));
 }

@@ -1,11 +1,8 @@
 // What the tenant has used, and its keys; for who runs the service, all tenants.
 
 import { get } from "./api.js";
-import { h, replace, scroll } from "./dom.js";
+import { cells, h, replace, table } from "./dom.js";
 import { bytes, clock, duration, whole } from "./format.js";
-
-const table = (heads, rows) => scroll(heads[0], h("table", null, h("thead", null, h("tr", null, heads.map((name) => h("th", { scope: "col" }, name)))), h("tbody", null, rows)));
-const cells = (...values) => h("tr", null, values.map((value) => h("td", null, value)));
 
 export async function show(main) {
   document.title = "Usage and keys · tinkergym";
@@ -13,13 +10,13 @@ export async function show(main) {
   const several = new Set(usage.jobs.map((one) => one.tenant_id)).size > 1;
   replace(main, h("h1", null, "Usage and keys"),
     h("section", { class: "panel" }, h("h2", null, "Jobs by model"), usage.jobs.length
-      ? table([...(several ? ["Tenant"] : []), "Model", "Jobs", "Not ended", "Time with a place", "Tokens"], usage.jobs.map((one) =>
+      ? table("Jobs by model", [...(several ? ["Tenant"] : []), "Model", "Jobs", "Not ended", "Time with a place", "Tokens"], usage.jobs.map((one) =>
         cells(...(several ? [one.tenant_id] : []), one.model, whole(one.jobs), whole(one.unfinished), duration(one.used_seconds), whole(one.used_tokens))))
       : h("p", { class: "quiet" }, "No jobs yet.")),
     h("section", { class: "panel" }, h("h2", null, "Images"), h("p", null, `${whole(usage.images)} images, ${bytes(usage.image_bytes)} of ${bytes(usage.most_image_bytes)}`)),
-    h("section", { class: "panel" }, h("h2", null, "API keys"), table(["Id", "Name", "Rights", "Created", "State", ...(several ? ["Tenant"] : [])], keys.map((one) =>
+    h("section", { class: "panel" }, h("h2", null, "API keys"), table("API keys", ["Id", "Name", "Rights", "Created", "State", ...(several ? ["Tenant"] : [])], keys.map((one) =>
       cells(h("span", { class: "mono" }, one.key_id), one.name, one.read_only ? "reads and samples" : "everything", clock(one.created_at), one.revoked_at === null ? "valid" : `revoked ${clock(one.revoked_at)}`, ...(several ? [one.tenant_id] : [])))),
       h("p", { class: "quiet small" }, "On the service's machine, ", h("code", null, "tinkergym keys create"), " and ", h("code", null, "tinkergym keys revoke ID"), " change them. A revoked key, and every browser that logged in with it, stops working within a second.")),
-    h("section", { class: "panel" }, h("h2", null, "Service"), table(["Version", "State", "Waits for"], [cells(health.version, health.status, health.waiting_for.join(", ") || "nothing")]),
-      Object.keys(health.memory).length ? table(["Loaded model", "Memory"], Object.entries(health.memory).map(([name, size]) => cells(name, bytes(size)))) : null));
+    h("section", { class: "panel" }, h("h2", null, "Service"), table("Service", ["Version", "State", "Waits for"], [cells(health.version, health.status, health.waiting_for.join(", ") || "nothing")]),
+      Object.keys(health.memory).length ? table("Loaded models", ["Loaded model", "Memory"], Object.entries(health.memory).map(([name, size]) => cells(name, bytes(size)))) : null));
 }

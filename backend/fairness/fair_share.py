@@ -5,17 +5,47 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol, TypeVar
 
-from backend.store.store import QueuedJob, QueueGroup
+
+class Queued(Protocol):
+    """A job in the queue, or several of one tenant on one model."""
+
+    @property
+    def tenant_id(self) -> str:
+        """Whose it is."""
+
+    @property
+    def model(self) -> str:
+        """Which model's slots it waits for."""
+
+
+class QueuedOne(Queued, Protocol):
+    """A job in the queue."""
+
+    @property
+    def created_at(self) -> float:
+        """Unix seconds."""
+
+
+class QueuedGroup(Queued, Protocol):
+    """Several jobs of one tenant on one model."""
+
+    @property
+    def oldest(self) -> int:
+        """The number of the oldest: it grows in order of creation."""
+
+
+Job = TypeVar("Job", bound=QueuedOne)
 
 
 def next_jobs(
-    waiting: Sequence[QueuedJob],
+    waiting: Sequence[Job],
     *,
     free_slots: Mapping[str, int],
     running_by_tenant: Mapping[str, int],
     tenant_slots: Mapping[tuple[str, str], int] | None = None,
-) -> list[QueuedJob]:
+) -> list[Job]:
     """Choose jobs for the free slots: the tenant that runs least comes first, then the oldest job.
 
     A job whose model has no free slot lets others pass (backfill): slots of different models do not compete.
@@ -32,12 +62,12 @@ def next_jobs(
     free = Counter(dict(free_slots))
     share = Counter(dict(running_by_tenant))
     own = dict(tenant_slots or {})
-    lines: defaultdict[tuple[str, str], deque[QueuedJob]] = defaultdict(deque)
+    lines: defaultdict[tuple[str, str], deque[Job]] = defaultdict(deque)
     for job in sorted(waiting, key=lambda job: job.created_at):
         lines[job.tenant_id, job.model].append(job)
     heap = [(share[key[0]], line[0].created_at, key) for key, line in lines.items()]
     heapq.heapify(heap)
-    chosen: list[QueuedJob] = []
+    chosen: list[Job] = []
     while heap:
         counted, created_at, key = heapq.heappop(heap)
         tenant_id, model = key
@@ -57,7 +87,7 @@ def next_jobs(
 
 
 def heads_needed(
-    groups: Collection[QueueGroup],
+    groups: Collection[QueuedGroup],
     *,
     free_slots: Mapping[str, int],
     running_by_tenant: Mapping[str, int],

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.scheduler.fair_share import heads_needed, next_jobs
+from backend.fairness.fair_share import heads_needed, next_jobs
 from backend.store.store import QueuedJob, QueueGroup
 
 
