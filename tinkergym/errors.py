@@ -6,7 +6,8 @@
     │   ├── InvalidSpaceError, InvalidValueError
     │   └── InvalidEnvironmentError
     │       └── UnsupportedPartError, InvalidImageError
-    ├── AuthenticationError, ReadOnlyKeyError, LimitedKeyError, NotFoundError, PayloadTooLargeError
+    ├── AuthenticationError, ReadOnlyKeyError, LimitedKeyError, OperatorOnlyError
+    ├── NotFoundError, PayloadTooLargeError
     ├── MisdirectedRequestError
     ├── VersionMismatchError
     ├── ConflictError: the state does not allow it
@@ -124,6 +125,12 @@ class ReadOnlyKeyError(TinkerGymError):
 
 class LimitedKeyError(TinkerGymError):
     """The API key has a rate, which this request would get around."""
+
+    http_status = 403
+
+
+class OperatorOnlyError(TinkerGymError):
+    """The API key is valid, and this is only shown to who runs the service."""
 
     http_status = 403
 

@@ -17,7 +17,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from backend.dashboard.frontend import Frontend
-from backend.store.keys import SESSION_SECONDS, KeyRights
+from backend.store.keys import LOCAL_TENANT, SESSION_SECONDS, KeyRights
 from tinkergym import __version__
 
 HOME = "/dashboard"
@@ -157,6 +157,7 @@ async def _form(request: Request) -> dict[str, str]:
 def _shown(request: Request, status: int = 200, **values: object) -> Response:
     page: Template = _parts(request).frontend.page
     known = {"version": __version__, "path": "", "rights": None, "refusal": "", "next": ""}
+    known |= {"operator": LOCAL_TENANT}
     headers = _HEADERS | {"Cache-Control": "no-store"}
     return HTMLResponse(page.render(known | values), status, headers=headers)
 

@@ -260,6 +260,11 @@ class Boards:
                 busy=bool(boards),
             )
 
+    def server_workers(self) -> list[tuple[str, str, float]]:
+        """Return the workers that serve any job: id, owner or "", and seconds since the last request."""
+        with self._changed:
+            return self._leasing.workers.listed(self._open.clock())
+
     def shut(self) -> None:
         """End all waiting."""
         with self._changed:

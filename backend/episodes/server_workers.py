@@ -47,6 +47,10 @@ class ServerWorkers:
         """Return the workers without a request since then: alive, but hanging."""
         return [worker_id for worker_id, seen in self._heard.items() if seen < before]
 
+    def listed(self, now: float) -> list[tuple[str, str, float]]:
+        """Return all workers with their owner, empty for none yet, and the seconds since the last request."""
+        return [(name, self.owners.get(name, ""), now - seen) for name, seen in self._heard.items()]
+
     def choice(self, worker_id: str, owners: Iterable[str]) -> list[str]:
         """Return the owners that a worker may play for, the one with the fewest workers first."""
         if worker_id in self.owners:

@@ -76,7 +76,7 @@ async def _tenant(
     require_right(request, rights)
     tenant = parts.store.tenant(rights.tenant_id)
     request.state.tenant_id, request.state.is_local_owner = tenant.tenant_id, tenant.is_local_owner
-    request.state.rate = rights.rate
+    request.state.rate, request.state.read_only = rights.rate, rights.read_only
     return tenant
 
 

@@ -74,8 +74,7 @@ async def health(request: Request, sample: bool = True) -> HealthView:
     parts = parts_of(request)
     if sample:
         await parts.pool_proofs.ask(await threads.run("", partial(_pools, parts)))
-    failing = parts.pool_proofs.failing
-    return await threads.run("", partial(_health, parts, key_of(request), failing))
+    return await threads.run("", partial(_health, parts, key_of(request)))
 
 
 def _pools(parts: GatewayParts) -> list[PoolRecord]:
@@ -160,8 +159,13 @@ async def _renderer(request: Request, tenant: TenantStore, model: str, template:
     )
 
 
-def _health(parts: GatewayParts, key: str, failing: Collection[str]) -> HealthView:
-    missing = parts.missing.update(_missing(parts, failing), parts.clock())
+def missing_now(parts: GatewayParts) -> dict[str, float]:
+    """Return which parts of the service are missing, and since when."""
+    return parts.missing.update(_missing(parts, parts.pool_proofs.failing), parts.clock())
+
+
+def _health(parts: GatewayParts, key: str) -> HealthView:
+    missing = missing_now(parts)
     owner, memory, hosts = False, dict[str, int](), list[EngineHostView]()
     with suppress(TinkerGymError):  # The missing part is the database.
         tenant_id = parts.store.keys.tenant_of(key) if key else None

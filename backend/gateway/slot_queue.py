@@ -65,8 +65,11 @@ class SlotQueue:
         by_tenant = Counter(one.tenant_id for one in self._running)
         turns = next_jobs(waits, free_slots={model: len(waits)}, running_by_tenant=by_tenant)
         in_turn = {one.job_id for one in turns}
-        held_back = [(one, None) for one in mine if one.job_id not in in_turn]
-        return [(one, place) for place, one in enumerate(turns, start=1)] + held_back
+        held_back = [one for one in mine if one.job_id not in in_turn]
+        return [
+            *((one, place) for place, one in enumerate(turns, start=1)),
+            *((one, None) for one in held_back),
+        ]
 
     def _slots(
         self,

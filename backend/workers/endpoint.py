@@ -22,6 +22,7 @@ from backend.fairness.fair_places import FairPlaces
 from backend.workers.worker_server import Handler, WorkerServer, in_thread, read_body, sampled
 from tinkergym.schema.data import ImageKept, ImageNames
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
+from tinkergym.schema.operation import PoolReport
 from tinkergym.schema.sampling import SampleRequest
 from tinkergym.schema.views import RendererBundle
 
@@ -56,6 +57,10 @@ class PoolService(Protocol):
 
     def prove(self) -> None:
         """Return once a token was sampled; raises our own error if it cannot be."""
+        ...
+
+    def report(self) -> PoolReport:
+        """Return where it runs, since when, and which environment workers play for it."""
         ...
 
     def lease(self, request: LeaseRequest, job_id: str) -> LeaseReply:
@@ -128,6 +133,7 @@ class PoolEndpoint:
             ("POST", "/images/missing"): self._missing_images,
             ("PUT", "/images/{sha256}"): self._add_image,
             ("POST", "/prove"): self._prove,
+            ("POST", "/report"): self._report,
             ("POST", "/engines/join"): self._join_engine,
             ("POST", "/weights"): self._weights,
         }
@@ -183,6 +189,9 @@ class PoolEndpoint:
     async def _prove(self, _request: Request) -> Response:
         await asyncio.get_running_loop().run_in_executor(self._threads, self._service.prove)
         return Response(status_code=204)
+
+    async def _report(self, _request: Request) -> Response:
+        return await in_thread(self._renewals, self._service.report)
 
     async def _sample(self, request: Request) -> Response:
         return await sampled(

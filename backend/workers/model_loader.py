@@ -68,11 +68,11 @@ class ModelLoader:
         """How many engines the model has; the first is in the pool's process."""
         gpus = self._placement.gpus
         if place is None:
-            self._device = device_of(gpus, ranks=max(self.ranks, self._placement.tensor_parallel or 1))
+            self.device = device_of(gpus, ranks=max(self.ranks, self._placement.tensor_parallel or 1))
         else:  # The others are for other processes.
-            self._device = device_of(len(place.gpus) or gpus, ranks=1)
+            self.device = device_of(len(place.gpus) or gpus, ranks=1)
         self._images = SharedImages(EveryImage(config.images, store.image_owners))
-        self._device_lock = DeviceLock(cpu_threads=config.torch_threads if self._device == "cpu" else None)
+        self._device_lock = DeviceLock(cpu_threads=config.torch_threads if self.device == "cpu" else None)
 
     def folder_of(self, model: str) -> Path:
         """Return a model's folder; a model from the hub is downloaded first."""
@@ -156,12 +156,12 @@ class ModelLoader:
 
     @property
     def _engine_devices(self) -> tuple[str, ...]:
-        if self._device == "cuda" and self._place.engines:
+        if self.device == "cuda" and self._place.engines:
             return self._place.engine_devices
         ranks = self._placement.tensor_parallel or 1
-        if self._device == "cuda" and ranks > 1:
+        if self.device == "cuda" and ranks > 1:
             return tuple(f"cuda:{number}" for number in range(ranks))
-        return (self._device,) * ranks
+        return (self.device,) * ranks
 
     @property
     def _cache_bytes(self) -> int | None:
@@ -184,7 +184,7 @@ class ModelLoader:
         return DataParallelLearner(
             self._own_folder,
             ranks=self.ranks,
-            device=self._device,
+            device=self.device,
             dtype=getattr(torch, self._config.dtype),
             threads_per_rank=max(1, self._config.torch_threads // self.ranks),
             divide_from=self._placement.learner.divide_from,
@@ -197,7 +197,7 @@ class ModelLoader:
     def _learner(self, folder: Path, model: str) -> Learner:
         return Learner(
             folder,
-            device=self._device,
+            device=self.device,
             dtype=getattr(torch, self._config.dtype),
             device_lock=self._device_lock,
             cpu_threads=self._config.torch_threads,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import socket
 import time
 from collections.abc import Sequence
 from functools import lru_cache
@@ -22,6 +23,7 @@ from tinkergym.errors import NotFoundError, ServiceUnavailableError, from_wire
 from tinkergym.schema.data import ImageKept, ImageNames
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.ids import PolicyRef
+from tinkergym.schema.operation import EnvironmentWorker, PoolReport
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 from tinkergym.schema.views import RendererBundle
 
@@ -54,7 +56,7 @@ class PoolRoutes:
     def __init__(self, parts: SharedParts, jobs: PoolJobs, images: PoolImages, health: PoolHealth) -> None:
         self._parts, self._jobs, self._images, self._health = parts, jobs, images, health
         self._router = SampleRouter(parts, jobs, images)
-        self._sampled_at = float("-inf")
+        self._sampled_at, self._started_at = float("-inf"), time.time()
         self._bundle = lru_cache(maxsize=_MOST_BUNDLES)(self._load_bundle)
         """By the model, and the chat template that replaces its own."""
         self._secret = lru_cache(maxsize=_MOST_SECRETS)(parts.store.secret)
@@ -85,6 +87,19 @@ class PoolRoutes:
         if isinstance(answer, SampleFailure):
             raise from_wire(answer.error.model_dump())
         self._sampled_at = time.monotonic()
+
+    def report(self) -> PoolReport:
+        """Return where the pool runs, since when, and which environment workers play for it."""
+        workers = [
+            EnvironmentWorker(worker_id=worker_id, plays_for=owner, silent_seconds=silent)
+            for worker_id, owner, silent in self._parts.boards.server_workers()
+        ]
+        return PoolReport(
+            started_at=self._started_at,
+            node=socket.gethostname(),
+            device=self._parts.loader.device,
+            environment_workers=workers,
+        )
 
     def lease(self, request: LeaseRequest, job_id: str) -> LeaseReply:
         """Lease episodes; waits for some. Only the service's own workers, which name no job, get secrets."""

@@ -174,6 +174,11 @@ class PoolEndpoint:
         async def prove(request: Request):
             return Response(status_code=self.proof)
 
+        async def report(request: Request):
+            worker = {"worker_id": "env-1", "plays_for": "ada", "silent_seconds": 0.5}
+            about = {"started_at": 1.0, "node": "here", "device": "cpu", "environment_workers": [worker]}
+            return JSONResponse(about)
+
         async def submit(request: Request):
             body = await self._take(request)
             if body is None:
@@ -187,6 +192,7 @@ class PoolEndpoint:
                 Route("/episodes/vanished", vanished, methods=["POST"]),
                 Route("/episodes/submit", submit, methods=["POST"]),
                 Route("/prove", prove, methods=["POST"]),
+                Route("/report", report, methods=["POST"]),
                 Route("/policies/wait", call_done, methods=["POST"]),
             ]
         )

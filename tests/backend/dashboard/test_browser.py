@@ -189,12 +189,28 @@ def queue_for_hostile_reasons(gateway, client, spec):
     return job_id
 
 
+def write_hostile_log(gateway):
+    """Let the service's log hold all the texts, and its workers be named by one."""
+    gateway.config.log_dir.mkdir(exist_ok=True)
+    (gateway.config.log_dir / "scheduler.log").write_text("\n".join(HOSTILE))
+    service = gateway.store.service()
+    service.register_engine_host(
+        HOSTILE[0], pool_id="p", model=HOSTILE[1], node=HOSTILE[2], url="unix:/x", now=time.time()
+    )
+
+
 @slow
 def test_runs_nothing_of_what_hostile_texts_say(chromium, gateway, client, spec):
     assert len(set(HOSTILE)) == 300
     seen = Seen(chromium, gateway, gateway.keys["ada"])
     waiting = queue_for_hostile_reasons(gateway, client, spec)
     seen.open("", f"#slot-{waiting}")
+    write_hostile_log(gateway)
+    operator = Seen(chromium, gateway, gateway.keys["owner"])
+    operator.open("/service", "text=What looks like a key")
+    assert HOSTILE[-1].strip() in operator.page.inner_text(".log")
+    assert operator.wrong == []
+    gateway.store.service().remove_engine_host(HOSTILE[0])
     jobs = [hostile_job(gateway, client, spec, text)[0] for text in HOSTILE[::10]]
     job_id, lease = hostile_job(gateway, client, spec, "all of them")
     service = gateway.store.service()
@@ -226,10 +242,12 @@ def test_has_no_serious_fault_for_readers_with_aids(chromium, gateway, client, s
     seen = Seen(chromium, gateway, gateway.keys["ada"], color_scheme=scheme)
     pages = ("", f"/jobs/{job_id}", f"/jobs/{job_id}/episodes", f"/jobs/{job_id}/episodes/{job_id}:1:0")
     found = []
-    for path in (*pages, f"/jobs/{job_id}/games", f"/compare/{job_id}", "/usage"):
-        seen.open(path, "h1")
-        seen.page.wait_for_load_state("networkidle")
-        violations = axe.Axe().run(seen.page).response["violations"]
+    operator = Seen(chromium, gateway, gateway.keys["owner"], color_scheme=scheme)
+    shown = [(seen, one) for one in (*pages, f"/jobs/{job_id}/games", f"/compare/{job_id}", "/usage")]
+    for who, path in (*shown, (operator, "/service")):
+        who.open(path, "h1")
+        who.page.wait_for_load_state("networkidle")
+        violations = axe.Axe().run(who.page).response["violations"]
         found += [(path, one["id"]) for one in violations if one["impact"] in ("serious", "critical")]
     assert found == []
 

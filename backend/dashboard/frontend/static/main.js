@@ -15,6 +15,7 @@ async function open() {
   if (section === "jobs" && rest[0] === "group") return (await import("./group.js")).show(main, id, rest[1], rest[2]);
   if (section === "compare") return (await import("./compare.js")).show(main, [id, ...rest]);
   if (section === "usage") return (await import("./usage.js")).show(main);
+  if (section === "service") return (await import("./service.js")).show(main);
   throw new Error("There is no such page.");
 }
 

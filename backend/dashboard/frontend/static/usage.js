@@ -17,6 +17,5 @@ export async function show(main) {
     h("section", { class: "panel" }, h("h2", null, "API keys"), table("API keys", ["Id", "Name", "Rights", "Created", "State", ...(several ? ["Tenant"] : [])], keys.map((one) =>
       cells(h("span", { class: "mono" }, one.key_id), one.name, one.read_only ? "reads and samples" : "everything", clock(one.created_at), one.revoked_at === null ? "valid" : `revoked ${clock(one.revoked_at)}`, ...(several ? [one.tenant_id] : [])))),
       h("p", { class: "quiet small" }, "On the service's machine, ", h("code", null, "tinkergym keys create"), " and ", h("code", null, "tinkergym keys revoke ID"), " change them. A revoked key, and every browser that logged in with it, stops working within a second.")),
-    h("section", { class: "panel" }, h("h2", null, "Service"), table("Service", ["Version", "State", "Waits for"], [cells(health.version, health.status, health.waiting_for.join(", ") || "nothing")]),
-      Object.keys(health.memory).length ? table("Loaded models", ["Loaded model", "Memory"], Object.entries(health.memory).map(([name, size]) => cells(name, bytes(size)))) : null));
+    h("section", { class: "panel" }, h("h2", null, "Service"), table("Service", ["Version", "State", "Waits for"], [cells(health.version, health.status, health.waiting_for.join(", ") || "nothing")])));
 }
