@@ -21,6 +21,7 @@ from backend.settings.served_models import VLLM_MOST_IMAGES, ServedModels
 from backend.settings.service_places import ServicePlaces
 from tinkergym.errors import InvalidRequestError
 from tinkergym.network.model_urls import origin_list
+from tinkergym.schema.jobs.view import Cost
 from tinkergym.schema.parsing import parse
 from tinkergym.schema.refusals import Refusal
 from tinkergym.tools.sandbox.isolation_rule import PythonToolSetting
@@ -52,6 +53,26 @@ class DashboardSettings(Settings):
     frontend: Path | None = None
     """A folder with an `index.html` and a folder `static` to serve instead of the service's own pages. They
     read and act through the HTTP API. The gateway reads it when it starts."""
+
+
+class Prices(Settings):
+    """What the pages show as the cost of jobs. Nothing is charged, and no job is refused because of it."""
+
+    job_hour: float = Field(0.0, ge=0, allow_inf_nan=False)
+    """Of an hour in which a job has a slot; several jobs may share a device meanwhile."""
+
+    million_tokens: float = Field(0.0, ge=0, allow_inf_nan=False)
+    """Of a million sampled or trained tokens."""
+
+    currency: str = Field("", max_length=10)
+    """Written after each amount."""
+
+    def cost(self, seconds: float, tokens: int) -> Cost | None:
+        """Return what a job has cost; None without prices."""
+        if not self.job_hour and not self.million_tokens:
+            return None
+        amount = seconds / 3600 * self.job_hour + tokens / 1e6 * self.million_tokens
+        return Cost(amount=amount, currency=self.currency)
 
 
 class ServiceConfig(ServedModels, ServicePlaces):
@@ -152,6 +173,8 @@ class ServiceConfig(ServedModels, ServicePlaces):
     limits: GatewayLimits = GatewayLimits()
 
     dashboard: DashboardSettings = DashboardSettings()
+
+    prices: Prices = Prices()
 
     @field_validator("dashboard")
     @classmethod

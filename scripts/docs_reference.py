@@ -154,10 +154,11 @@ def settings_page() -> str:
         ("Ray", "ray.", config.RaySettings),
         ("vLLM", "vllm.", models.VllmSettings),
         ("Dashboard", "dashboard.", config.DashboardSettings),
+        ("Prices", "prices.", config.Prices),
     ]
-    parts = [intro]
+    parts, below = [intro], {"limits", "ray", "vllm", "learner", "dashboard", "prices"}
     for title, prefix, model in sections:
-        rows = setting_rows(model, prefix, leave_out={"limits", "ray", "vllm", "learner", "dashboard"})
+        rows = setting_rows(model, prefix, leave_out=below)
         parts.append(f"## {title}\n\n| key | default | |\n|---|---|---|\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)
 

@@ -15,9 +15,12 @@ router = APIRouter(prefix="/v1", route_class=FairRoute)
 @router.get("/usage")
 def show_usage(request: Request, tenant: Tenant) -> UsageView:
     """Return what the tenant's jobs have used, by model; for the local owner, those of all tenants."""
-    images = tenant.images.all()
+    images, prices = tenant.images.all(), parts_of(request).config.prices
+    used = tenant.usage(of_all=tenant.is_local_owner)
     return UsageView(
-        jobs=tenant.usage(of_all=tenant.is_local_owner),
+        jobs=[
+            one.model_copy(update={"cost": prices.cost(one.used_seconds, one.used_tokens)}) for one in used
+        ],
         images=len(images),
         image_bytes=sum(one.bytes for one in images),
         most_image_bytes=parts_of(request).config.limits.images_bytes,

@@ -22,6 +22,7 @@ _RUNS = 32
 _EVENTS_AT_ONCE = 500
 _ALARM_STEPS = 50
 _NOT_METRICS = {"type", "step", "repeated", "stop_reasons", "metrics", "records"}
+_SUMMED = ("sampled_tokens", "trained_tokens", "sampling_seconds", "learning_seconds")
 
 ReadEvents = Callable[[str, int, int], Sequence[tuple[int, float, str]]]
 """Returns number, time and JSON of a job's steps, warnings and evaluations after an event, at most so
@@ -125,6 +126,7 @@ class RunReader:
                 last_seq=run.last_seq,
                 newest_step=max(run.steps, default=0),
                 names=known,
+                sums={name: float(np.nansum(run.columns[name])) for name in _SUMMED if name in run.columns},
                 series=[thinned(name, run.steps, run.columns[name], order, points) for name in wanted],
             )
 

@@ -43,7 +43,8 @@ class Shown:
 
     def job(self, view: JobView) -> JobView:
         """Return a job."""
-        changes: dict[str, object] = {}
+        cost = self.config.prices.cost(view.used_seconds, view.used_tokens)
+        changes: dict[str, object] = {"cost": cost}
         reason = view.reason
         if not view.state.final and (trouble := disk_trouble(self.config)):
             reason = f"the service's disk {trouble}, so the job cannot continue; the operator must help"

@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from backend.admission.facts import Checked
-from backend.config import ServiceConfig
+from backend.config import Prices, ServiceConfig
 from backend.gateway.app import create_app
 from backend.gateway.event_tail import EventTail
 from backend.gateway.pool_proxy import PoolProxy
@@ -307,7 +307,12 @@ def running_gateway(tmp_path_factory):
     data_dir = tmp_path_factory.mktemp("gateway")
     listed = {name: f"/models/{name}" for name in SIZES if name != "unlisted"}
     config = ServiceConfig(
-        data_dir=data_dir, limits=limits, lease_seconds=30, models=listed, host_names=["gym.example"]
+        data_dir=data_dir,
+        limits=limits,
+        lease_seconds=30,
+        models=listed,
+        host_names=["gym.example"],
+        prices=Prices(job_hour=3.6, million_tokens=2.0, currency="EUR"),
     )
     store = Store.open(config.store_url)
     check = HangingCheck()

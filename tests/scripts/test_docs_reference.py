@@ -5,7 +5,7 @@ import json
 import pytest
 
 import tinkergym
-from backend.config import DashboardSettings, RaySettings, ServiceConfig
+from backend.config import DashboardSettings, Prices, RaySettings, ServiceConfig
 from backend.planning.wishes import LearnerPlacement, ModelPlacement
 from backend.settings.gateway_limits import GatewayLimits
 from backend.settings.served_models import VllmSettings
@@ -20,8 +20,9 @@ def test_documents_every_setting_of_the_service_on_its_page():
     placement = {f"placement.{name}" for name in ModelPlacement.model_fields} - {"placement.learner"}
     placement |= {f"placement.learner.{name}" for name in LearnerPlacement.model_fields}
     rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
-    own = set(ServiceConfig.model_fields) - {"limits", "ray", "vllm", "dashboard"}
+    own = set(ServiceConfig.model_fields) - {"limits", "ray", "vllm", "dashboard", "prices"}
     own |= {f"dashboard.{name}" for name in DashboardSettings.model_fields}
+    own |= {f"prices.{name}" for name in Prices.model_fields}
     assert {row[0].strip("| `") for row in rows} == own | limits | ray | vllm | placement
     assert all(len(row) == 3 and row[2].strip(" |") for row in rows)
 

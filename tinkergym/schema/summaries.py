@@ -9,6 +9,7 @@ from pydantic import Field, JsonValue, model_validator
 from tinkergym.schema.certificate import EpisodeFate
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
 from tinkergym.schema.events import MOST_JOBS_LISTED, MOST_NAMED_EPISODES, JobState
+from tinkergym.schema.jobs.view import Cost
 from tinkergym.schema.model import MOST_EPISODES, UserSettings, WireModel
 from tinkergym.schema.refusals import Refusal
 from tinkergym.trajectory.trajectory import MOST_TOKENS, MOST_TURNS
@@ -129,6 +130,9 @@ class RunSeries(WireModel):
     names: list[str] = Field(max_length=10_000)
     """All metrics that there are."""
     series: list[Series] = Field(max_length=10_000)
+    sums: dict[str, float] = {}
+    """Over all steps: of `sampled_tokens` and `trained_tokens`, and of the `sampling_seconds` and
+    `learning_seconds` in which the engine and the learner were busy for the job."""
 
 
 class Alarm(WireModel):
@@ -286,6 +290,8 @@ class ModelUsage(WireModel):
     """Time with a place."""
     used_tokens: int
     """Sampled and trained tokens."""
+    cost: Cost | None = None
+    """None if the operator has set no prices."""
 
 
 class UsageView(WireModel):

@@ -1,4 +1,9 @@
+import time
+
 import pytest
+
+from backend.config import Prices
+from tinkergym.schema.events import JobState, StepEvent
 
 pytestmark = pytest.mark.service
 
@@ -25,3 +30,22 @@ def test_shows_the_local_owner_every_tenant(gateway, client, owner, spec):
     tenants = {one["tenant_id"] for one in owner.get("/v1/usage").json()["jobs"]}
     assert gateway.tenants["ada"] in tenants
     assert gateway.tenants["ada"] in {one["tenant_id"] for one in owner.get("/v1/keys").json()["keys"]}
+
+
+def test_shows_what_a_job_has_cost(gateway, client, spec):
+    job_id, service = client.post("/v1/jobs", json=spec).json()["job_id"], gateway.store.service()
+    lease = service.acquire(job_id, "worker", 30, now=time.time())
+    service.set_state(lease, JobState.RUNNING)
+    seconds = {"step_seconds": 1.0, "sampling_seconds": 0.5, "learning_seconds": 0.5, "seconds_left": 0.0}
+    tokens = {"tokens_per_second": 1.0, "sampled_tokens": 300_000, "trained_tokens": 200_000}
+    done = StepEvent(step=1, steps=3, policy_version=1, reward_mean=0.0, loss=0.1, **tokens, **seconds)
+    service.record_step(lease, done, weights_sha256="00")
+    job, (used,) = client.get(f"/v1/jobs/{job_id}").json(), client.get("/v1/usage").json()["jobs"]
+    amount = 0.001 * job["used_seconds"] + 1.0
+    assert job["cost"] == {"amount": pytest.approx(amount), "currency": "EUR"}
+    assert used["cost"]["amount"] == pytest.approx(amount)
+
+
+def test_shows_no_cost_without_prices():
+    assert Prices(currency="EUR").cost(3600.0, 10**6) is None
+    assert Prices(job_hour=2.0).cost(1800.0, 10**6).amount == 1.0

@@ -46,6 +46,7 @@ def test_counts_the_newest_record_of_repeated_step():
     assert values(found, "reward_mean") == {1: 0.1, 2: 0.3}
     assert values(found, "kl") == {1: 1.0}
     assert values(found, "stop/terminated") == {1: 4.0, 2: 4.0, 3: 4.0}
+    assert found.sums["sampling_seconds"] == 1.5
 
 
 def test_reads_each_event_once():

@@ -34,6 +34,13 @@ CLIENT_PACKS_HEADER = "Tinkergym-Packs"
 same request wherever it comes from."""
 
 
+class Cost(WireModel):
+    """What something has cost, by the operator's prices (`prices.*`)."""
+
+    amount: float
+    currency: str = Field("", max_length=10)
+
+
 class JobView(WireModel):
     """A job as the service shows it."""
 
@@ -60,6 +67,8 @@ class JobView(WireModel):
     """Time with a place, in seconds; see `Budget`."""
     used_tokens: int = 0
     """Sampled and trained tokens; see `Budget`."""
+    cost: Cost | None = None
+    """Of the used time and tokens; None if the operator has set no prices."""
     packs: dict[str, str] = Field(default_factory=dict)
     """Versions of the packs, installed with the service, that the job used."""
     client_packs: list[InstalledPack] = Field(default_factory=list, max_length=_MOST_PACKS)

@@ -33,6 +33,8 @@ export function bytes(size) {
   return `${at ? size.toFixed(1) : size} ${units[at]}`;
 }
 
+export const money = (cost) => `${cost.amount.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })} ${cost.currency}`.trim();
+
 export const FINAL = new Set(["completed", "failed", "cancelled"]);
 export const STATES = {
   queued: "queued", starting: "starting", running: "running", waiting_for_client: "waits for a client",

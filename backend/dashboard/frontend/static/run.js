@@ -4,7 +4,7 @@ import { get, job, post } from "./api.js";
 import { Chart } from "./chart.js";
 import { checkpointTable } from "./checkpoints.js";
 import { canAct, confirmed, h, replace, scroll, toast } from "./dom.js";
-import { FINAL, clock, duration, number, whole, words } from "./format.js";
+import { FINAL, clock, duration, money, number, percent, whole, words } from "./format.js";
 import { NAMES, STEPS, gantt } from "./gantt.js";
 import { follow } from "./live.js";
 import { ADVICE, ALWAYS, CHARTS, namesOf } from "./metrics.js";
@@ -15,6 +15,8 @@ import { steeringForm } from "./steering.js";
 const seriesOf = (jobId, names) => job(jobId, `/series?${new URLSearchParams(names.map((name) => ["name", name]))}`);
 
 const ALARM_EPISODES = 6;
+const PRICED_MS = 5000; // The service knows the prices; a step's event does not.
+
 const ACTIONS = {
   pause: ["Pause", "It saves a checkpoint after its step and gives up its place; resume continues from there.", (job_) => !FINAL.has(job_.state) && job_.state !== "paused"],
   resume: ["Resume", "It queues for a place and continues from its newest checkpoint.", (job_) => job_.state === "paused"],
@@ -25,7 +27,7 @@ export async function show(main, jobId) {
   const reading = get(seriesOf(jobId, ALWAYS)); // a long run's takes a while: the rest is there before
   reading.catch(() => {}); // told below
   let [current, labels] = await Promise.all([get(job(jobId)), get(job(jobId, "/labels"))]);
-  let series = { series: [], names: [], newest_step: 0, last_seq: 0 };
+  let series = { series: [], names: [], sums: {}, newest_step: 0, last_seq: 0 };
   const newest = { step: null };
   const heading = h("div"), alarms = h("section", { id: "alarms", "aria-label": "Alarms" }), live = h("span", { class: "live quiet", role: "status" });
   const lists = h("div");
@@ -39,8 +41,8 @@ export async function show(main, jobId) {
     const reward = newest.step ? newest.step.reward_mean : last("reward_mean");
     const facts = [
       ["Progress", progress(current.step, newest.step?.steps ?? last("steps") ?? current.spec.steps)], reward === null || reward === undefined ? null : ["Reward", number(reward)],
-      ["Time left", FINAL.has(current.state) ? "–" : duration(left)], ["Used", `${duration(current.used_seconds)}, ${whole(current.used_tokens)} tokens`],
-      ["Budget", budget(current.spec.budget)], ["Attempts", String(current.attempt)], ["Model", current.spec.model], ["Created", clock(current.created_at)],
+      ["Time left", FINAL.has(current.state) ? "–" : duration(left)], ["Used", used(current, series.sums)], current.cost ? ["Cost", money(current.cost)] : null,
+      ["Budget", budget(current)], ["Attempts", String(current.attempt)], ["Model", current.spec.model], ["Created", clock(current.created_at)],
     ];
     replace(heading,
       h("div", { class: "heading" },
@@ -96,10 +98,13 @@ export async function show(main, jobId) {
   await Promise.all([drawAlarms(), drawPhases(), charts.evaluations(), listed]);
   if (location.hash === "#alarms") alarms.scrollIntoView();
   if (FINAL.has(current.state)) return;
-  const reload = async () => { current = await get(job(jobId)); drawHeading(); };
+  let pricedAt = Date.now();
+  const reload = async () => { pricedAt = Date.now(); current = await get(job(jobId)); drawHeading(); };
   follow(jobId, series.last_seq, {
     step(body) {
       newest.step = body;
+      if (body.step > current.step) for (const name of Object.keys(series.sums)) series.sums[name] += body[name] ?? 0; // else repeated
+      if (current.cost && Date.now() - pricedAt > PRICED_MS) reload();
       current = { ...current, step: body.step, used_seconds: (body.metrics["used/hours"] ?? 0) * 3600, used_tokens: body.metrics["used/tokens"] ?? current.used_tokens };
       charts.append(body);
       drawHeading();
@@ -113,7 +118,17 @@ export async function show(main, jobId) {
   });
 }
 
-const budget = (limits) => (limits ? [limits.hours && `${limits.hours} h`, limits.tokens && `${whole(limits.tokens)} tokens`].filter(Boolean).join(", ") : "none");
+// How much of each limit is used, as a bar and in words.
+function budget({ spec: { budget: limits }, used_seconds, used_tokens }) {
+  if (!limits) return "none";
+  const bar = (used_, most, unit) => most && h("div", { class: "progress" },
+    h("progress", { max: most, value: Math.min(used_, most), "aria-label": `used ${unit}` }), h("span", { class: "small" }, `${percent(used_ / most)} of ${number(most)} ${unit}`));
+  return [bar(used_seconds / 3600, limits.hours, "hours"), bar(used_tokens, limits.tokens, "tokens")];
+}
+
+const used = (job_, sums) => [`${duration(job_.used_seconds)}, ${whole(job_.used_tokens)} tokens`,
+  sums.sampled_tokens === undefined ? null : h("div", { class: "quiet small" }, `${whole(sums.sampled_tokens)} sampled, ${whole(sums.trained_tokens)} trained`),
+  sums.sampling_seconds === undefined ? null : h("div", { class: "quiet small" }, `engine busy ${duration(sums.sampling_seconds)}, learner ${duration(sums.learning_seconds)}`)];
 
 async function drawCharts(jobId, series, onpick) {
   const byName = new Map(series.series.map((one) => [one.name, one]));

@@ -2,16 +2,17 @@
 
 import { get } from "./api.js";
 import { cells, h, replace, table } from "./dom.js";
-import { bytes, clock, duration, whole } from "./format.js";
+import { bytes, clock, duration, money, whole } from "./format.js";
 
 export async function show(main) {
   document.title = "Usage and keys · tinkergym";
   const [usage, { keys }, health] = await Promise.all([get("/v1/usage"), get("/v1/keys"), get("/v1/health?sample=false")]);
+  const priced = usage.jobs.some((one) => one.cost);
   const several = new Set(usage.jobs.map((one) => one.tenant_id)).size > 1;
   replace(main, h("h1", null, "Usage and keys"),
     h("section", { class: "panel" }, h("h2", null, "Jobs by model"), usage.jobs.length
-      ? table("Jobs by model", [...(several ? ["Tenant"] : []), "Model", "Jobs", "Not ended", "Time with a place", "Tokens"], usage.jobs.map((one) =>
-        cells(...(several ? [one.tenant_id] : []), one.model, whole(one.jobs), whole(one.unfinished), duration(one.used_seconds), whole(one.used_tokens))))
+      ? table("Jobs by model", [...(several ? ["Tenant"] : []), "Model", "Jobs", "Not ended", "Time with a place", "Tokens", ...(priced ? ["Cost"] : [])], usage.jobs.map((one) =>
+        cells(...(several ? [one.tenant_id] : []), one.model, whole(one.jobs), whole(one.unfinished), duration(one.used_seconds), whole(one.used_tokens), ...(priced ? [money(one.cost)] : []))))
       : h("p", { class: "quiet" }, "No jobs yet.")),
     h("section", { class: "panel" }, h("h2", null, "Images"), h("p", null, `${whole(usage.images)} images, ${bytes(usage.image_bytes)} of ${bytes(usage.most_image_bytes)}`)),
     h("section", { class: "panel" }, h("h2", null, "API keys"), table("API keys", ["Id", "Name", "Rights", "Created", "State", ...(several ? ["Tenant"] : [])], keys.map((one) =>
