@@ -50,6 +50,21 @@ BREAKS += ["*/{}", "\\';{}//", "%3C{}", "\n\n{}", "{}\ufffd"]
 HOSTILE = [around.replace("{}", payload) for payload in PAYLOADS for around in BREAKS]
 SEATS = 60
 
+ACTIONS = """[...document.querySelectorAll(
+    "a[href], button, input, select, textarea, summary, canvas, [data-clicked]"
+)].filter((one) => !one.disabled && one.checkVisibility())"""
+"""What a visible page lets one do: its links and controls, and whatever else listens to clicks."""
+UNREACHED = "(one) => !one.reached && ![...one.querySelectorAll('*')].some((child) => child.reached)"
+NAMED = "(one) => one.outerHTML.slice(0, 90)"
+ACTIONS_MARKED = """const listen = EventTarget.prototype.addEventListener;
+EventTarget.prototype.addEventListener = function (type, ...rest) {
+  if (type === "click" && this instanceof Element) this.setAttribute("data-clicked", "");
+  return listen.call(this, type, ...rest);
+};"""
+WIDE = """[...document.querySelectorAll("main *")].filter((one) =>
+    one.getBoundingClientRect().right > innerWidth && !one.closest(".scroll, .virtual-wrap, .members")
+).slice(0, 3).map((one) => one.outerHTML.slice(0, 90))"""
+
 
 @pytest.fixture(scope="module")
 def chromium():
@@ -69,6 +84,7 @@ class Seen:
     def __init__(self, chromium, gateway, key, **context):
         self.url, self.wrong = gateway.url, []
         self.page = chromium.new_context(**context).new_page()
+        self.page.add_init_script(ACTIONS_MARKED)
         self.page.on("dialog", lambda dialog: (self.wrong.append("dialog"), dialog.dismiss()))
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("request", self._request)
@@ -238,18 +254,54 @@ def test_runs_nothing_of_what_hostile_texts_say(chromium, gateway, client, spec)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_has_no_serious_fault_for_readers_with_aids(chromium, gateway, client, spec, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed")
-    job_id, _ = hostile_job(gateway, client, spec, "plain")
-    seen = Seen(chromium, gateway, gateway.keys["ada"], color_scheme=scheme)
-    pages = ("", f"/jobs/{job_id}", f"/jobs/{job_id}/episodes", f"/jobs/{job_id}/episodes/{job_id}:1:0")
     found = []
-    operator = Seen(chromium, gateway, gateway.keys["owner"], color_scheme=scheme)
-    shown = [(seen, one) for one in (*pages, f"/jobs/{job_id}/games", f"/compare/{job_id}", "/usage")]
-    for who, path in (*shown, (operator, "/service")):
-        who.open(path, "h1")
-        who.page.wait_for_load_state("networkidle")
-        violations = axe.Axe().run(who.page).response["violations"]
+    for path, page in every_page(chromium, gateway, client, spec, color_scheme=scheme):
+        violations = axe.Axe().run(page).response["violations"]
         found += [(path, one["id"]) for one in violations if one["impact"] in ("serious", "critical")]
     assert found == []
+
+
+def every_page(chromium, gateway, client, spec, **context):
+    """Yield all pages, of a job with long words, that are ready."""
+    job_id, lease = hostile_job(gateway, client, spec, f"plain {'long' * 30}")
+    gateway.store.service().add_checkpoint(
+        lease, CheckpointView(step=1, policy_version=1, key=f"{job_id}/1", sha256="00", files={})
+    )
+    queue_for_hostile_reasons(gateway, client, spec)
+    write_hostile_log(gateway)
+    seen, operator = (Seen(chromium, gateway, gateway.keys[who], **context) for who in ("ada", "owner"))
+    job, own = f"/jobs/{job_id}", f"/jobs/{job_id}/episodes/{job_id}:1:0"
+    pages = ("", job, f"{job}/episodes", own, f"{job}/group/1/0", f"{job}/games", f"/compare/{job_id}")
+    for who, path in (*((seen, one) for one in (*pages, "/usage")), (operator, ""), (operator, "/service")):
+        who.open(path, "h1")
+        who.page.wait_for_load_state("networkidle")
+        yield path, who.page
+    gateway.store.service().remove_engine_host(HOSTILE[0])
+
+
+@slow
+@pytest.mark.parametrize("width", [390, 1280])
+def test_needs_no_scrolling_sideways(chromium, gateway, client, spec, width):
+    too_wide = []
+    size = {"width": width, "height": 844}
+    for path, page in every_page(chromium, gateway, client, spec, viewport=size, has_touch=width < 500):
+        if page.evaluate("document.documentElement.scrollWidth") > width:
+            too_wide.append((path, page.evaluate(WIDE)))
+    assert too_wide == []
+
+
+@slow
+def test_reaches_every_action_with_the_keyboard_alone(chromium, gateway, client, spec):
+    missed = []
+    for path, page in every_page(chromium, gateway, client, spec):
+        page.evaluate("document.activeElement.blur(); getSelection().removeAllRanges()")
+        for _ in range(page.evaluate(f"{ACTIONS}.length") + 60):  # and regions that scroll
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement === document.body"):
+                break
+            page.evaluate("document.activeElement.reached = true")
+        missed += [(path, one) for one in page.evaluate(f"{ACTIONS}.filter({UNREACHED}).map({NAMED})")]
+    assert missed == []
 
 
 @slow

@@ -72,11 +72,21 @@ export class Chart {
     this.canvas.addEventListener("keydown", (event) => {
       const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (event.key === "Escape") this.zoom = null;
+      else if (event.key === "Enter" && this.at !== undefined) this.options.onpick?.(Math.round(this.at));
+      else if ("+-".includes(event.key)) this.#zoomBy(event.key === "+" ? 0.5 : 2);
       else if (by) this.at = Math.round((this.at ?? this.#range()[1]) + by * Math.max(1, (this.#range()[1] - this.#range()[0]) / 50));
       else return;
       event.preventDefault();
       this.draw();
     });
+  }
+
+  // Around the step that is pointed at, else around the newest.
+  #zoomBy(factor) {
+    const [first, last] = this.#range(), at = this.at ?? last, long = Math.max(1, (last - first) * factor / 2);
+    this.zoom = null;
+    const [from, to] = this.#range();
+    if (at - long > from || at + long < to) this.zoom = [Math.max(from, at - long), Math.min(to, at + long)];
   }
 
   #range() {

@@ -119,6 +119,20 @@ class Axis {
       seat.turns.map((turn, number_) => this.#turn(turn, number_)), this.#end());
     this.element.addEventListener("pointerover", (event) => this.#tell(event.target, inspect));
     this.element.addEventListener("click", (event) => this.#tell(event.target, inspect));
+    this.element.addEventListener("keydown", (event) => this.#walk(event, inspect));
+  }
+
+  // The arrow keys read the tokens of a turn one by one.
+  #walk(event, inspect) {
+    const box = event.target, by = { ArrowLeft: -1, ArrowRight: 1 }[event.key], tokens = box.getElementsByClassName("token");
+    if (!by || !tokens.length || !box.classList.contains("tokens")) return;
+    event.preventDefault();
+    const before = tokens[box.at];
+    box.at = Math.max(0, Math.min(tokens.length - 1, (box.at ?? -1) + by));
+    before?.classList.remove("read");
+    tokens[box.at].classList.add("read");
+    tokens[box.at].scrollIntoView({ block: "nearest" });
+    this.#tell(tokens[box.at], inspect);
   }
 
   #turn(turn, at) {
@@ -146,7 +160,7 @@ class Axis {
   }
 
   #tokens(segment, from, to, turn) {
-    const box = h("div", { class: "tokens" });
+    const box = h("div", { class: "tokens", tabindex: 0, role: "group", "aria-label": "Tokens; the arrow keys read them one by one" });
     box.style.setProperty("min-height", `${Math.min(400, 4 + (to - from) / 3)}px`);
     if (!this.texts.segments) return fill(box, h("p", { class: "quiet" }, `The tokens cannot be shown as text: ${this.texts.why_not}`));
     this.lazy.set(box, { segment, from, to, turn });
