@@ -139,7 +139,7 @@ function archive(one, draw) {
       toast(error.message, true);
     }
   };
-  return h("button", { type: "button", class: "plain small", onclick: set }, one.labels.archived ? "Restore" : "Archive");
+  return h("button", { type: "button", class: "plain small", id: `archive-${one.job_id}`, onclick: set }, one.labels.archived ? "Restore" : "Archive");
 }
 
 export const state = (name) => h("span", { class: `state ${name}` }, STATES[name] ?? name);
