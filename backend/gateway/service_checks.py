@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from backend.config import ServiceConfig
 from backend.gateway.visible import disk_trouble
+from backend.store.service_parts import pool_part, without_model
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.operation import CheckView
 
@@ -35,7 +36,7 @@ def service_checks(
     checks = [_disk(config)]
     for name, since in missing.items():
         if name != "disk":
-            advice = _ADVICE.get(name.partition(":")[0], "see the log `scheduler`")
+            advice = _ADVICE.get(without_model(name), "see the log `scheduler`")
             checks.append(
                 CheckView(name=name, ok=False, message=f"missing for {now - since:.0f} s: {advice}")
             )
@@ -43,7 +44,7 @@ def service_checks(
         told = f"it does not start: {error.message}" + (f"; {error.hint}" if error.hint else "")
         checks.append(CheckView(name=f"model:{model}", ok=False, message=told))
     there = [name for name in _ALWAYS if name not in missing and "database" not in missing]
-    there += [f"pool:{model}" for model in config.preload if f"pool:{model}" not in missing]
+    there += [part for model in config.preload if (part := pool_part(model)) not in missing]
     checks += [CheckView(name=name, ok=True, message="it is there") for name in there]
     return sorted(checks, key=lambda one: one.ok)
 

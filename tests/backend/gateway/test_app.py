@@ -16,7 +16,7 @@ TENANTLESS = {"/v1/health", "/v1/models", "/v1/renderer", "/v1/jobs", "/v1/sampl
 TENANTLESS |= {"/v1/environments", "/v1/evaluations", "/v1/policies"}
 
 
-TENANTLESS |= {"/v1/usage", "/v1/keys"}
+TENANTLESS |= {"/v1/usage", "/v1/keys", "/v1/queue", "/v1/operation", "/v1/logs", "/v1/logs/{name}"}
 TENANTLESS |= {"/openai/v1/models", "/v1/images/missing", "/v1/images/{sha256}"}
 TENANTLESS |= {"/v1/data/{data_id}", "/v1/data/chunks/{sha256}", "/v1/names"}
 TENANTLESS |= {"/v1/adapters", "/v1/adapters/parts/{sha256}"}
@@ -98,6 +98,10 @@ def test_matches_inventory_with_what_the_clients_know(client):
         ("POST", "/v1/jobs/{job_id}/update"),
         ("GET", "/v1/usage"),
         ("GET", "/v1/keys"),
+        ("GET", "/v1/queue"),
+        ("GET", "/v1/operation"),
+        ("GET", "/v1/logs"),
+        ("GET", "/v1/logs/{name}"),
         ("GET", "/v1/images/{sha256}"),
         ("GET", "/v1/jobs/{job_id}/episodes/rows"),
         ("GET", "/v1/jobs/{job_id}/opponents"),
