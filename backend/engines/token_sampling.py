@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -118,18 +119,45 @@ def likeliest_tokens(
     ]
 
 
-def token_logprobs(logits: Tensor, token_ids: Sequence[int]) -> list[float]:
-    """Return the logprob of one token per row of `logits` ([N, V]) at temperature 1, in nats."""
-    ids = torch.tensor(token_ids, device=logits.device)[:, None]
-    found: list[float] = torch.log_softmax(logits.float(), dim=-1).gather(1, ids)[:, 0].tolist()
-    return found
+@dataclass(frozen=True, slots=True)
+class TokenScores:
+    """What is known of some tokens, one per row of logits, at temperature 1."""
+
+    logprobs: list[float]
+    """In nats."""
+    ranks: list[int]
+    """1 is the likeliest."""
+    likeliest: list[list[tuple[int, float]]]
+    """In each row the most likely tokens with their logprobs; empty unless wanted."""
+    entropies: list[float]
+    """Of each row, in nats; empty unless wanted."""
+
+    def __getitem__(self, rows: slice) -> TokenScores:
+        """Return those of some rows."""
+        return TokenScores(self.logprobs[rows], self.ranks[rows], self.likeliest[rows], self.entropies[rows])
 
 
-def entropies(logits: Tensor) -> list[float]:
-    """Return the entropy of each row of `logits` ([N, V]) at temperature 1, in nats."""
+def scores_of(
+    logits: Tensor, token_ids: Sequence[int], *, likeliest: int = 0, with_entropies: bool = False
+) -> TokenScores:
+    """Return the scores of one token per row of `logits` ([N, V]).
+
+    Args:
+        logits: In any float dtype.
+        token_ids: N numbers.
+        likeliest: How many most likely tokens are wanted per row.
+        with_entropies: Whether entropies are wanted.
+    """
     logprobs = torch.log_softmax(logits.float(), dim=-1)
-    found: list[float] = torch.special.entr(logprobs.exp()).sum(dim=-1).tolist()
-    return found
+    own = logprobs.gather(1, torch.tensor(token_ids, device=logits.device)[:, None])
+    values, ids = logprobs.topk(min(likeliest, logprobs.shape[1]), dim=-1)
+    entropies = torch.special.entr(logprobs.exp()).sum(dim=-1).tolist() if with_entropies else []
+    return TokenScores(
+        own[:, 0].tolist(),
+        ((logprobs > own).sum(dim=-1) + 1).tolist(),
+        [list(zip(*row, strict=True)) for row in zip(ids.tolist(), values.tolist(), strict=True)],
+        entropies,
+    )
 
 
 def draw_tokens(logprobs: Tensor, seeds: Sequence[int], positions: Sequence[int]) -> Tensor:

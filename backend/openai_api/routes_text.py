@@ -16,7 +16,12 @@ from backend.openai_api.served_policies import ServedPolicy, with_policy
 from backend.openai_api.sse import streamed
 from tinkergym.openai_api.text_answer import TextChoices
 from tinkergym.openai_api.text_request import TextRequest
-from tinkergym.openai_api.token_requests import Prompt, text_prompts, token_requests
+from tinkergym.openai_api.token_requests import (
+    Prompt,
+    refuse_many_prompt_logprobs,
+    text_prompts,
+    token_requests,
+)
 from tinkergym.schema.sampling import SampleRequest
 
 router = APIRouter(prefix="/openai/v1", route_class=FairRoute)
@@ -30,6 +35,7 @@ async def complete_text(
 
     def asked(served: ServedPolicy) -> tuple[list[Prompt], list[SampleRequest]]:
         prompts = text_prompts(served.renderer, wanted.prompts)
+        refuse_many_prompt_logprobs(prompts, wanted)
         requests = token_requests(
             prompts,
             wanted,

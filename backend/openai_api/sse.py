@@ -10,6 +10,7 @@ from math import inf
 from fastapi import Request
 from starlette.types import Message, Receive, Scope, Send
 
+from backend.gateway.fair_threads import in_turn
 from backend.gateway.sample_dispatch import Sampling, begin_sampling
 from backend.lines_response import LinesResponse
 from backend.openai_api.sampled import patiently, unless_gone
@@ -18,6 +19,8 @@ from tinkergym.errors import ServiceUnavailableError, TinkerGymError, from_wire
 from tinkergym.openai_api.api_errors import reply_to
 from tinkergym.openai_api.server_events import SILENT_SECONDS, STILL_SAMPLING, Events, as_event, as_events
 from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest, read_answer
+
+_LARGE_BYTES = 1 << 16
 
 
 class EventsResponse(LinesResponse):
@@ -82,18 +85,24 @@ async def streamed(
 
     sampling, first = await unless_gone(request, patiently(request, begin))
     places = {one.request_id: place for place, one in enumerate(wanted)}
-    chunks = _events(_Choices(places, events), first, sampling.lines)
+    chunks = _events(_Choices(places, events, tenant.tenant_id), first, sampling.lines)
     return EventsResponse(chunks, inf, sampling.held)
 
 
 class _Choices:
     """Which choices have ended."""
 
-    def __init__(self, places: dict[str, int], events: Events) -> None:
-        self._places, self.events = places, events
+    def __init__(self, places: dict[str, int], events: Events, tenant_id: str) -> None:
+        self._places, self.events, self._tenant_id = places, events, tenant_id
         self.missing = set(places)
 
-    def take(self, chunk: bytes) -> bytes:
+    async def take(self, chunk: bytes) -> bytes:
+        """As `_take`; in a thread if it takes long, as with the logprobs of a whole prompt."""
+        if len(chunk) < _LARGE_BYTES:
+            return self._take(chunk)
+        return await in_turn(self._tenant_id, self._take, chunk)
+
+    def _take(self, chunk: bytes) -> bytes:
         """Return the events for some lines, and what follows the last.
 
         Raises:
@@ -119,9 +128,9 @@ async def _events(
 ) -> AsyncGenerator[bytes, None]:
     async with aclosing(lines):
         try:
-            yield choices.take(first)
+            yield await choices.take(first)
             async for chunk in lines:
-                yield choices.take(chunk)
+                yield await choices.take(chunk)
             if choices.missing:
                 raise ServiceUnavailableError("the model's worker broke off", hint="send the request again")
         except TinkerGymError as error:

@@ -101,7 +101,9 @@ def test_stops_samples_at_a_text_and_returns_token_logprobs(client):
         assert (free.top_logprobs, free.prompt_logprobs) == (None, None)
         stop = policy.renderer.decode(free.token_ids[4:6])
         asked = policy.sample(
-            "hello", n=2, max_tokens=24, seed=3, stop_ids=[], stop=stop, top_logprobs=2, prompt_logprobs=True
+            "hello",
+            **{"n": 2, "max_tokens": 24, "seed": 3, "stop_ids": [], "stop": stop, "top_logprobs": 2},
+            **{"prompt_logprobs": True, "top_prompt_logprobs": 2},
         )
         first = asked[0]
         assert stop in policy.renderer.decode(first.token_ids)
@@ -114,6 +116,10 @@ def test_stops_samples_at_a_text_and_returns_token_logprobs(client):
         for completion in asked:
             assert completion.prompt_logprobs[0] is None
             assert completion.prompt_logprobs[1:] == pytest.approx(logprobs, abs=1e-4)
+            assert [top and len(top) for top in completion.top_prompt_logprobs] == [
+                None,
+                *[2] * len(logprobs),
+            ]
         for wrong in ({"top_logprobs": 21}, {"stop": [""]}, {"n": 0}):
             with pytest.raises(InvalidRequestError) as refused:
                 policy.sample("hello", **wrong)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from typing_extensions import TypedDict
 
 from tinkergym.openai_api.chat_request import MOST_TOOLS
 from tinkergym.openai_api.sampling_fields import MOST_CHOICES
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.sampling import MOST_TOP_LOGPROBS
-from tinkergym.trajectory.trajectory import MOST_TOKENS, Logprob, TokenId
+from tinkergym.trajectory.trajectory import MOST_TOKENS, TokenId
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 _MOST_BYTES = 1024
@@ -113,16 +114,18 @@ class ChatChoice(Reply):
     token_ids: list[TokenId] | None = Field(None, max_length=MOST_TOKENS)
 
 
-class PromptToken(WireModel):
-    """The logprob of a token of the prompt, in vLLM's format."""
+class PromptToken(TypedDict):
+    """The logprob of a token in the place of one of the prompt, in vLLM's format."""
 
-    logprob: Logprob
-    rank: None = None
+    logprob: float
+    rank: int | None
+    """1 is the likeliest."""
     decoded_token: str
 
 
 PromptLogprobs = list[dict[str, PromptToken] | None]
-"""For each token of the prompt, by its id; None for the first."""
+"""For each token of the prompt: itself and the likeliest tokens in its place, by their ids. None for the
+first."""
 
 
 class ChatReply(Reply):

@@ -23,7 +23,6 @@ def chat_choices(
         reply_id: The response's id.
         created: Unix seconds.
     """
-    scores = found[0].prompt_logprobs
     return ChatReply(
         id=reply_id,
         created=created,
@@ -32,9 +31,9 @@ def chat_choices(
         usage=Usage.of(len(prompt.token_ids), sum(len(one.token_ids) for one in found)),
         system_fingerprint=fingerprint(found[0].policy_version),
         prompt_token_ids=prompt.token_ids if wanted.return_token_ids else None,
-        prompt_logprobs=None
-        if scores is None
-        else prompt_logprobs_of(prompt.renderer, prompt.token_ids, scores),
+        prompt_logprobs=prompt_logprobs_of(
+            prompt.renderer, prompt.token_ids, found[0], wanted.top_prompt_logprobs
+        ),
     )
 
 

@@ -118,11 +118,9 @@ class ChatStream:
             yield self._event(self._choice(index, delta, ids=ids, logprobs=logprobs))
         yield from self._called(index, calls)
         last = self._event(self._choice(index, MessageDelta(), reason=reason))
-        if whole.prompt_logprobs is not None:
-            scores = whole.prompt_logprobs
-            found = prompt_logprobs_of(self._prompt.renderer, self._prompt.token_ids, scores)
-            last = last.model_copy(update={"prompt_logprobs": found})
-        yield last
+        renderer, ids, wanted = self._prompt.renderer, self._prompt.token_ids, self._wanted
+        scores = prompt_logprobs_of(renderer, ids, whole, wanted.top_prompt_logprobs)
+        yield last if scores is None else last.model_copy(update={"prompt_logprobs": scores})
 
     def _called(self, index: int, calls: list[CallReply]) -> Iterator[ChatEvent]:
         for call in calls:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from tinkergym.agent.renderer import Renderer
@@ -19,7 +20,7 @@ from tinkergym.openai_api.chat_answer import (
     SampledToken,
     TokenLogprobs,
 )
-from tinkergym.schema.sampling import Completion
+from tinkergym.schema.sampling import Completion, Likeliest, PromptScores
 from tinkergym.tool_calls.call import MalformedCall, ToolCall
 from tinkergym.tool_calls.grammar import ReadAnswer
 
@@ -134,18 +135,32 @@ def logprobs_of(
 
 
 def prompt_logprobs_of(
-    renderer: Renderer, token_ids: Sequence[int], logprobs: Sequence[float | None]
-) -> PromptLogprobs:
-    """Return the logprobs of the prompt's tokens in vLLM's format."""
-    found: PromptLogprobs = []
-    for token, logprob in zip(token_ids, logprobs, strict=False):
-        one = (
-            PromptToken(logprob=logprob, decoded_token=renderer.decode([token]))
-            if logprob is not None
-            else None
-        )
-        found.append(None if one is None else {str(token): one})
-    return found
+    renderer: Renderer, token_ids: Sequence[int], scores: PromptScores, likeliest: int
+) -> PromptLogprobs | None:
+    """Return the logprobs of the prompt's tokens in vLLM's format; None if they were not computed.
+
+    Args:
+        renderer: Decodes them.
+        token_ids: The prompt's.
+        scores: What was computed.
+        likeliest: How many likeliest tokens to return in the place of each.
+    """
+    if scores.prompt_logprobs is None:
+        return None
+    decoded = lru_cache(maxsize=None)(lambda token: renderer.decode([token]))
+
+    def place(token: int, logprob: float | None, rank: int | None, top: Likeliest | None) -> Any:
+        if logprob is None:
+            return None
+        others = [(rank, *one) for rank, one in enumerate((top or [])[:likeliest], 1)]
+        return {
+            str(one): PromptToken(logprob=value, rank=rank, decoded_token=decoded(one))
+            for rank, one, value in [(rank, token, logprob), *others]
+        }
+
+    nothing = [None] * len(token_ids)
+    ranks, tops = scores.prompt_ranks or nothing, scores.top_prompt_logprobs or nothing
+    return list(map(place, token_ids, scores.prompt_logprobs, ranks, tops))
 
 
 def _token(renderer: Renderer, token: int, logprob: float) -> dict[str, Any]:

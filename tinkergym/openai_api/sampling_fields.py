@@ -11,6 +11,7 @@ from tinkergym.schema.decoding import StopString
 from tinkergym.schema.jobs.parts import MOST_TEMPERATURE
 from tinkergym.schema.model import UserSettings
 from tinkergym.schema.refusals import Refusal, no_effect
+from tinkergym.schema.sampling import MOST_TOP_LOGPROBS
 from tinkergym.schema.structured import JsonSchema, Regex
 
 MOST_CHOICES = 128
@@ -127,8 +128,9 @@ class SamplingFields(UserSettings):
     structured_outputs: StructuredOutputs | None = None
     return_token_ids: bool = False
     """Also return `prompt_token_ids`, and the `token_ids` of each choice, as vLLM does."""
-    prompt_logprobs: bool | int = False
-    """Also return the logprob of each token of the prompt, in vLLM's format; 0 is the same as true."""
+    prompt_logprobs: bool | Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] = False
+    """Also return the logprob of each token of the prompt, and of this many of the likeliest tokens in its
+    place, in vLLM's format; true is the same as 0."""
 
     user: JsonValue = None
     """Stays with one version of a name that serves two."""
@@ -157,9 +159,6 @@ class SamplingFields(UserSettings):
     def _streams_what_it_describes(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise no_effect("stream_options", "stream=true").in_validator()
-        if not isinstance(self.prompt_logprobs, bool) and self.prompt_logprobs != 0:
-            reason = "returns the logprobs of the prompt's own tokens, and not those of other tokens"
-            raise Refusal("prompt_logprobs", reason, "use 0 or true", "unsupported").in_validator()
         return self
 
     @property
@@ -179,9 +178,19 @@ class SamplingFields(UserSettings):
         return self.prompt_logprobs is not False
 
     @property
+    def top_prompt_logprobs(self) -> int:
+        """How many of the likeliest tokens are wanted in the place of each of the prompt's."""
+        return int(self.prompt_logprobs) if not isinstance(self.prompt_logprobs, bool) else 0
+
+    @property
     def needs_prompt_logprobs(self) -> bool:
         """Whether the engine must compute them, to return them or a part of them."""
         return self.wants_prompt_logprobs
+
+    @property
+    def needs_top_prompt_logprobs(self) -> int:
+        """How many of the likeliest tokens the engine must return in the place of each of the prompt's."""
+        return self.top_prompt_logprobs
 
     @property
     def wants_usage(self) -> bool:

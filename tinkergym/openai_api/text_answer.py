@@ -16,7 +16,7 @@ from tinkergym.openai_api.server_events import DONE, as_event
 from tinkergym.openai_api.text_request import TextRequest
 from tinkergym.openai_api.token_requests import Prompt
 from tinkergym.schema.model import WireModel
-from tinkergym.schema.sampling import Completion, CompletionPart, Likeliest
+from tinkergym.schema.sampling import Completion, CompletionPart, Likeliest, PromptScores
 from tinkergym.trajectory.trajectory import MOST_TOKENS, Logprob, TokenId
 
 
@@ -27,7 +27,7 @@ class TextLogprobs(WireModel):
     token_logprobs: list[Logprob | None] = Field(max_length=MOST_TOKENS)
     """In nats; None for the first token of a prompt."""
     top_logprobs: list[dict[str, float] | None] = Field(max_length=MOST_TOKENS)
-    """The likeliest tokens, and the one that was sampled; None for the prompt's."""
+    """The likeliest tokens and the one that was sampled, or that the prompt has; None for its first."""
     text_offset: list[int] = Field(max_length=MOST_TOKENS)
 
 
@@ -71,8 +71,8 @@ class TextChoices:
         self._echoed = set[int]()
         """The choices whose prompt was sent."""
         self._version = 0
-        self._scores = dict[int, list[float | None]]()
-        """The logprobs of the prompts, by their place. One of a prompt's choices brings them for all."""
+        self._scores = dict[int, PromptScores]()
+        """What is known of the prompts, by their place. One of a prompt's choices brings it for all."""
         self._held = dict[int, list[tuple[int, CompletionPart | Completion]]]()
         """By prompt, what came for its other choices before that."""
 
@@ -100,7 +100,7 @@ class TextChoices:
 
     def _score(self, index: int, one: CompletionPart | Completion) -> None:
         if one.prompt_logprobs is not None:
-            self._scores[index // self._wanted.n] = one.prompt_logprobs
+            self._scores[index // self._wanted.n] = one
 
     def _ready(
         self, index: int, one: CompletionPart | Completion
@@ -156,8 +156,10 @@ class TextChoices:
         """Return what a choice has besides its tokens."""
         prompt, found = self._prompts[index], dict[str, object](finish_reason=one.finish_reason)
         if self._wanted.wants_prompt_logprobs:
-            scores = self._scores.get(index // self._wanted.n, [])
-            found["prompt_logprobs"] = prompt_logprobs_of(prompt.renderer, prompt.token_ids, scores)
+            scores = self._scores[index // self._wanted.n]
+            found["prompt_logprobs"] = prompt_logprobs_of(
+                prompt.renderer, prompt.token_ids, scores, self._wanted.top_prompt_logprobs
+            )
         if self._wanted.return_token_ids:
             found["prompt_token_ids"] = prompt.token_ids
         return found
@@ -182,15 +184,18 @@ class TextChoices:
         """Return the logprobs of some tokens, after those of the prompt if `before` is its text, not None."""
         prompt = self._prompts[index]
         ids, logprobs = list(part.token_ids[new]), list[float | None](part.sampling_logprobs[new])
-        tops = [None] * len(ids) if part.top_logprobs is None else list(part.top_logprobs[new])
-        likeliest: list[dict[str, float] | None] = [
+        tops: list[Likeliest | None] = [None] * len(ids)
+        if part.top_logprobs is not None:
+            tops = list(part.top_logprobs[new])
+        if before is not None:
+            scores, none = self._scores[index // self._wanted.n], [None] * len(prompt.token_ids)
+            ids = prompt.token_ids + ids
+            logprobs = [*(scores.prompt_logprobs or none), *logprobs]
+            tops = [*(scores.top_prompt_logprobs or none), *tops]
+        likeliest = [
             None if top is None else self._named(prompt, top, token, logprob)
             for top, token, logprob in zip(tops, ids, logprobs, strict=True)
         ]
-        if before is not None:
-            ids = prompt.token_ids + ids
-            logprobs = [*self._scores[index // self._wanted.n], *logprobs]
-            likeliest = [*[None] * len(prompt.token_ids), *likeliest]
         tokens = [prompt.renderer.decode([token]) for token in ids]
         offsets = []
         for token in tokens:
@@ -201,7 +206,8 @@ class TextChoices:
         )
 
     def _named(self, prompt: Prompt, top: Likeliest, token: int, logprob: float | None) -> dict[str, float]:
-        named = {prompt.renderer.decode([one]): value for one, value in top}
+        shown = top[: self._wanted.logprobs]
+        named = {prompt.renderer.decode([one]): value for one, value in shown}
         return named if logprob is None else {prompt.renderer.decode([token]): logprob, **named}
 
     def _reply(self, choices: list[TextChoice], usage: Usage | None = None) -> TextReply:

@@ -28,7 +28,8 @@ class TextRequest(SamplingFields):
     max_tokens: int | None = Field(None, ge=1, le=MOST_TOKENS)
     """The longest completion; by default the rest of the model's context."""
     logprobs: int | None = Field(None, ge=0, le=MOST_TOP_LOGPROBS)
-    """At each sampled token, return the logprobs of this many of the likeliest tokens and its own."""
+    """At each sampled token, and with `echo` at each of the prompt, return the logprobs of this many of the
+    likeliest tokens and its own."""
     echo: bool = False
     """Return the prompt before the completion."""
     response_format: ReplyFormat | None = None
@@ -55,6 +56,11 @@ class TextRequest(SamplingFields):
     def needs_prompt_logprobs(self) -> bool:
         """Whether the engine must compute them, to return them or a part of them."""
         return self.wants_prompt_logprobs or (self.echo and self.logprobs is not None)
+
+    @property
+    def needs_top_prompt_logprobs(self) -> int:
+        """How many of the likeliest tokens the engine must return in the place of each of the prompt's."""
+        return max(self.top_prompt_logprobs, self.logprobs or 0 if self.echo else 0)
 
     @property
     def structured(self) -> Regex | JsonSchema | None:

@@ -13,7 +13,7 @@ from tinkergym.openai_api.chat_messages import ReadImage, conversation
 from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.openai_api.completion_text import CallReader
 from tinkergym.openai_api.sampling_fields import SamplingFields
-from tinkergym.schema.sampling import SampleRequest
+from tinkergym.schema.sampling import MOST_EXTRA_LOGPROBS, SampleRequest
 from tinkergym.schema.structured import Structured
 from tinkergym.tool_calls.call import THINKING, THOUGHT
 from tinkergym.trajectory.content_parts import ImageSpan
@@ -93,6 +93,10 @@ def token_requests(
     """
     name, first = f"openai-{secrets.token_hex(12)}", fields.seed
     seed = secrets.randbits(63) if first is None else first
+    of_prompt = {
+        "prompt_logprobs": fields.needs_prompt_logprobs,
+        "top_prompt_logprobs": fields.needs_top_prompt_logprobs,
+    }
     requests: list[SampleRequest] = []
     for prompt in prompts:
         room = _room(prompt)
@@ -120,11 +124,30 @@ def token_requests(
                         "request_id": f"{name}-{index}",
                         "seed": (seed + number) % _SEEDS,
                         # The same for all completions of a prompt.
-                        "prompt_logprobs": fields.needs_prompt_logprobs and number == 0,
+                        **(of_prompt if number == 0 else {}),
                     }
                 )
             )
     return requests
+
+
+def refuse_many_prompt_logprobs(prompts: Sequence[Prompt], fields: SamplingFields) -> None:
+    """Check the size of a response in which each choice repeats the logprobs of its prompt.
+
+    Raises:
+        InvalidRequestError: They are more than `MOST_EXTRA_LOGPROBS`.
+    """
+    if not fields.needs_prompt_logprobs:
+        return
+    tokens = sum(len(prompt.token_ids) for prompt in prompts)
+    many = fields.n * tokens * (1 + fields.needs_top_prompt_logprobs)
+    if many > MOST_EXTRA_LOGPROBS:
+        raise InvalidRequestError(
+            f"the choices would have {many:,} logprobs of their prompts, more than the limit of "
+            f"{MOST_EXTRA_LOGPROBS:,}",
+            hint="lower n, or use several requests",
+            field="n",
+        )
 
 
 def _room(prompt: Prompt) -> int:

@@ -32,7 +32,7 @@ from tinkergym.schema.policy_calls import (
     TokenSequence,
     images_in,
 )
-from tinkergym.schema.sampling import Completion, SampleRequest
+from tinkergym.schema.sampling import Completion, PromptScores, SampleRequest
 from tinkergym.trajectory.content_parts import ImageSpan
 
 _PAUSE_SECONDS = 0.1
@@ -214,6 +214,7 @@ class TrainingPolicy:
         stop: str | Sequence[str] = (),
         top_logprobs: int = 0,
         prompt_logprobs: bool = False,
+        top_prompt_logprobs: int = 0,
         deterministic: bool = False,
         **settings: Any,
     ) -> list[list[Completion]]:
@@ -230,6 +231,8 @@ class TrainingPolicy:
             top_logprobs: At each sampled token, return the logprobs of this many of the likeliest tokens, at
                 most 20.
             prompt_logprobs: Return the logprobs of the prompts' tokens.
+            top_prompt_logprobs: With `prompt_logprobs`, at each token of the prompts also return the logprobs
+                of this many of the likeliest tokens, at most 20.
             deterministic: Sample all prompts as one separate batch: the same call gives the same bits, down
                 to the last digit of a logprob, whatever else the service does. Other requests wait meanwhile.
             **settings: Other fields of `SampleRequest`: top_p, top_k, structured.
@@ -268,6 +271,7 @@ class TrainingPolicy:
             "top_logprobs": top_logprobs,
             **settings,
         }
+        of_prompt = {"prompt_logprobs": prompt_logprobs, "top_prompt_logprobs": top_prompt_logprobs}
         requests = [
             parse(
                 SampleRequest,
@@ -278,7 +282,7 @@ class TrainingPolicy:
                     **({"images": images} if images else {}),
                     "seed": seeds[place * n + number],
                     # They are the same for all completions of a prompt.
-                    "prompt_logprobs": prompt_logprobs and number == 0,
+                    **(of_prompt if number == 0 else {}),
                 },
             )
             for place, (ids, images) in enumerate(map(self._sampler.read, prompts))
@@ -344,11 +348,9 @@ class TrainingPolicy:
 
 
 def _with_prompt(completions: list[Completion]) -> list[Completion]:
-    """Copy a prompt's logprobs from its first completion to the others."""
-    of_prompt = completions[0].prompt_logprobs
-    if of_prompt is None:
-        return completions
-    return [one.model_copy(update={"prompt_logprobs": of_prompt}) for one in completions]
+    """Copy what is known of a prompt from its first completion to the others."""
+    of_prompt = {name: getattr(completions[0], name) for name in PromptScores.model_fields}
+    return [one.model_copy(update=of_prompt) for one in completions]
 
 
 def _sequence(own: TokenSequence | Mapping[str, Any]) -> TokenSequence:

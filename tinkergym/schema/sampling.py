@@ -48,6 +48,9 @@ class SampleRequest(CompletionSettings):
     """At each sampled token, return the logprobs of this many of the likeliest tokens."""
     prompt_logprobs: bool = False
     """Return the logprobs of the prompt's tokens. The prompt is then recomputed without a cache."""
+    top_prompt_logprobs: int = Field(0, ge=0, le=MOST_TOP_LOGPROBS)
+    """With `prompt_logprobs`, at each token of the prompt also return the logprobs of this many of the
+    likeliest tokens."""
     prompt_entropies: bool = False
     """With `prompt_logprobs`, also return the entropies of the distributions that they are from. Only the
     engine `transformers` has them; the completions of others have None."""
@@ -62,7 +65,8 @@ class SampleRequest(CompletionSettings):
 
     @model_validator(mode="after")
     def _has_logprobs_with_entropies(self) -> Self:
-        self._refuse_idle("prompt_entropies", not self.prompt_logprobs, "prompt_logprobs=true")
+        for of_prompt in ("prompt_entropies", "top_prompt_logprobs"):
+            self._refuse_idle(of_prompt, not self.prompt_logprobs, "prompt_logprobs=true")
         return self
 
     @property
@@ -77,11 +81,24 @@ class SampleRequest(CompletionSettings):
     @property
     def extra_logprobs(self) -> int:
         """The most logprobs requested, besides those of the sampled tokens."""
-        of_prompt = (1 + self.prompt_entropies) * len(self.prompt_ids) if self.prompt_logprobs else 0
-        return self.top_logprobs * self.max_tokens + of_prompt
+        of_each = self.prompt_logprobs + self.prompt_entropies + self.top_prompt_logprobs
+        return self.top_logprobs * self.max_tokens + of_each * len(self.prompt_ids)
 
 
-class Completion(WireModel):
+class PromptScores(WireModel):
+    """What a request with `prompt_logprobs` learns about its prompt. The first token has None everywhere."""
+
+    prompt_logprobs: list[Logprob | None] | None = Field(None, max_length=MOST_TOKENS)
+    """Per prompt token its logprob given those before it, in nats, at temperature 1, of the whole
+    distribution."""
+    prompt_ranks: list[int | None] | None = Field(None, max_length=MOST_TOKENS)
+    """Per prompt token its place among all tokens by probability, from 1."""
+    top_prompt_logprobs: list[Likeliest | None] | None = Field(None, max_length=MOST_TOKENS)
+    """Set if the request has `top_prompt_logprobs`: per prompt token the likeliest token ids in its place
+    with their logprobs, likeliest first, of the same distribution."""
+
+
+class Completion(PromptScores):
     """The tokens sampled for one request."""
 
     request_id: str
@@ -99,16 +116,13 @@ class Completion(WireModel):
     """Set if the request has `top_logprobs`: per sampled token the likeliest token ids with their logprobs,
     likeliest first, of the distribution that was drawn from. Fewer if `top_k`, `top_p` or `structured` leave
     fewer."""
-    prompt_logprobs: list[Logprob | None] | None = Field(None, max_length=MOST_TOKENS)
-    """Set if the request has `prompt_logprobs`: per prompt token its logprob given those before it, in nats,
-    at temperature 1, of the whole distribution. None for the first token."""
     prompt_entropies: list[FiniteFloat | None] | None = Field(None, max_length=MOST_TOKENS)
     """Set if the request has `prompt_entropies` and the engine has them: of the distributions of
     `prompt_logprobs`, in nats. None for the first token."""
 
 
-class CompletionPart(WireModel):
-    """Some of the tokens of a completion that is still being sampled."""
+class CompletionPart(PromptScores):
+    """Some of the tokens of a completion that is still sampled; the first part has the prompt's scores."""
 
     request_id: str
     start: int
@@ -118,8 +132,6 @@ class CompletionPart(WireModel):
     policy_version: int
     top_logprobs: list[Likeliest] | None = Field(None, max_length=MOST_TOKENS)
     """As in `Completion`."""
-    prompt_logprobs: list[Logprob | None] | None = Field(None, max_length=MOST_TOKENS)
-    """As in `Completion`; only in the first part."""
 
     @staticmethod
     def is_in(line: bytes) -> bool:

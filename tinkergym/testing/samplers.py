@@ -40,6 +40,7 @@ class ScriptedSampler:
             end = next((place for place, token in enumerate(kept) if stops.completed_by(token)), None)
             if end is not None:
                 ids = kept = kept[: end + 1]
+        behind = request.prompt_ids[1:]
         return Completion(
             request_id=request.request_id,
             token_ids=kept,
@@ -48,8 +49,10 @@ class ScriptedSampler:
             policy_version=request.policy_version or 0,
             text=None if stops is None else stopped_text(stops, kept, request.stop_ids),
             top_logprobs=[[(token, 0.0)] for token in kept] if request.top_logprobs else None,
-            prompt_logprobs=[None, *[0.0] * (len(request.prompt_ids) - 1)]
-            if request.prompt_logprobs
+            prompt_logprobs=[None, *[0.0] * len(behind)] if request.prompt_logprobs else None,
+            prompt_ranks=[None, *[1] * len(behind)] if request.prompt_logprobs else None,
+            top_prompt_logprobs=[None, *[[(token, 0.0)] for token in behind]]
+            if request.top_prompt_logprobs
             else None,
         )
 

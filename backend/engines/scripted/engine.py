@@ -192,7 +192,7 @@ class ScriptedEngine:
                 end = place + 1
                 break
         ids = ids[:end]
-        of_prompt = [None, *[self._logprob] * (len(request.prompt_ids) - 1)]
+        behind = request.prompt_ids[1:]
         return Completion(
             request_id=request.request_id,
             token_ids=ids,
@@ -202,7 +202,11 @@ class ScriptedEngine:
             text=None if stops is None else stopped_text(stops, ids, request.stop_ids),
             # A script does not report tokens that it did not choose.
             top_logprobs=[[(token, self._logprob)] for token in ids] if request.top_logprobs else None,
-            prompt_logprobs=of_prompt if request.prompt_logprobs else None,
+            prompt_logprobs=[None, *[self._logprob] * len(behind)] if request.prompt_logprobs else None,
+            prompt_ranks=[None, *[1] * len(behind)] if request.prompt_logprobs else None,
+            top_prompt_logprobs=[None, *[[(token, self._logprob)] for token in behind]]
+            if request.top_prompt_logprobs
+            else None,
         )
 
     def _refusal(self, request: SampleRequest) -> TinkerGymError | None:

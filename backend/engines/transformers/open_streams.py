@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from backend.engines.protocol import Deliver
 from backend.engines.transformers.request_state import RequestState
 from tinkergym.agent.sampler import deliver_parts
-from tinkergym.schema.sampling import CompletionPart
+from tinkergym.schema.sampling import CompletionPart, PromptScores
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +59,10 @@ class OpenStreams:
                 )
 
 
+def _of_prompt(state: RequestState) -> dict[str, Any]:
+    return {name: getattr(state, name) for name in PromptScores.model_fields}
+
+
 def _part(state: RequestState, start: int) -> CompletionPart:
     # Its values come from the engine, and are checked with the whole completion.
     return CompletionPart.model_construct(
@@ -67,5 +72,5 @@ def _part(state: RequestState, start: int) -> CompletionPart:
         sampling_logprobs=state.logprobs[start:],
         policy_version=state.policy.version,
         top_logprobs=None if state.likeliest is None else state.likeliest[start:],
-        prompt_logprobs=None if start else state.prompt_logprobs,
+        **({} if start else _of_prompt(state)),
     )

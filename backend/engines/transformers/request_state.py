@@ -11,6 +11,7 @@ from math import isfinite
 
 from backend.engines.failures import failure
 from backend.engines.protocol import Deliver
+from backend.engines.token_sampling import TokenScores
 from backend.engines.transformers.loaded_policies import LoadedPolicy
 from backend.engines.transformers.slot_table import PromptKey, Slot
 from tinkergym.agent.stop_strings import StopStrings, stopped_text
@@ -47,8 +48,9 @@ class RequestState:
     """For each sampled token the most likely ones, if the request has `top_logprobs`."""
     prompt_logprobs: list[float | None] | None = field(init=False)
     """Computed so far, if the request wants them."""
+    prompt_ranks: list[int | None] | None = field(init=False)
+    top_prompt_logprobs: list[list[tuple[int, float]] | None] | None = field(init=False)
     prompt_entropies: list[float | None] | None = field(init=False)
-    """Likewise."""
     slot: Slot | None = None
     parked: Slot | None = None
     """Its slot before it was preempted; if no other request took it, the cache is still there."""
@@ -101,10 +103,12 @@ class RequestState:
         return bool(getattr(self.deliver, "gone", False))
 
     def score_anew(self) -> None:
-        """Forget what is computed of its prompt's logprobs."""
-        wanted = self.request.prompt_logprobs
-        self.prompt_logprobs = [None] if wanted else None
-        self.prompt_entropies = [None] if wanted and self.request.prompt_entropies else None
+        """Forget what is computed of its prompt's scores."""
+        request = self.request
+        self.prompt_logprobs = [None] if request.prompt_logprobs else None
+        self.prompt_ranks = [None] if request.prompt_logprobs else None
+        self.top_prompt_logprobs = [None] if request.top_prompt_logprobs else None
+        self.prompt_entropies = [None] if request.prompt_entropies else None
 
     def fail(self, error: TinkerGymError) -> None:
         """Answer with an error."""
@@ -122,19 +126,25 @@ class RequestState:
             text=None if stops is None else stopped_text(stops, token_ids, self.request.stop_ids),
             top_logprobs=self.likeliest,
             prompt_logprobs=self.prompt_logprobs,
+            prompt_ranks=self.prompt_ranks,
+            top_prompt_logprobs=self.top_prompt_logprobs,
             prompt_entropies=self.prompt_entropies,
         )
 
-    def take_prompt_logprobs(self, logprobs: list[float], entropies: list[float]) -> None:
-        """Add logprobs of the prompt's next tokens, and entropies; values beyond its end are ignored."""
-        assert self.prompt_logprobs is not None
-        missing = logprobs[: len(self.request.prompt_ids) - len(self.prompt_logprobs)]
-        if all(map(isfinite, missing)):
-            self.prompt_logprobs.extend(missing)
-            if self.prompt_entropies is not None:
-                self.prompt_entropies.extend(entropies[: len(missing)])
-        else:
+    def take_prompt_scores(self, scores: TokenScores) -> None:
+        """Add the scores of the prompt's next tokens; what is beyond its end is ignored."""
+        assert self.prompt_logprobs is not None and self.prompt_ranks is not None
+        missing = scores[: len(self.request.prompt_ids) - len(self.prompt_logprobs)]
+        if not all(map(isfinite, missing.logprobs)):
             self.fail(_diverged(self.policy))
+            return
+        self.prompt_logprobs += missing.logprobs
+        self.prompt_ranks += missing.ranks
+        if self.top_prompt_logprobs is not None:
+            most = self.request.top_prompt_logprobs
+            self.top_prompt_logprobs += [row[:most] for row in missing.likeliest]
+        if self.prompt_entropies is not None:
+            self.prompt_entropies += missing.entropies
 
     def take_token(self, token: int, logprob: float, path: Hashable) -> None:
         """Add a sampled token, and answer if it was the last.

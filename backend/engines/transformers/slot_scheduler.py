@@ -19,7 +19,7 @@ from torch import Tensor
 from backend.compute.device_lock import computing_with
 from backend.engines.failures import sender_gone, version_gone
 from backend.engines.forward_shares import ForwardShares
-from backend.engines.token_sampling import choose_tokens, entropies, likeliest_tokens, token_logprobs
+from backend.engines.token_sampling import choose_tokens, likeliest_tokens, scores_of
 from backend.engines.transformers.fair_queue import FairQueue, Held
 from backend.engines.transformers.forward_choice import ForwardChoice, Work
 from backend.engines.transformers.loaded_policies import AdapterSegment, LoadedPolicy
@@ -291,15 +291,18 @@ class SlotScheduler:
             following += [*work.state.tokens, 0][span.start + 1 : span.end + 1]
         if self._model.images is not None:
             following = self._model.images.as_placeholders(following)
-        logprobs = token_logprobs(logits, following)
-        wants_entropies = any(work.state.prompt_entropies is not None for work in works)
-        spreads = entropies(logits) if wants_entropies else []
+        scores = scores_of(
+            logits,
+            following,
+            likeliest=max(work.state.request.top_prompt_logprobs for work in works),
+            with_entropies=any(work.state.request.prompt_entropies for work in works),
+        )
         end = 0
         last = []
         for work in works:
             begin, end = end, end + work.tokens
             last.append(end - 1)
-            work.state.take_prompt_logprobs(logprobs[begin:end], spreads[begin:end])
+            work.state.take_prompt_scores(scores[begin:end])
             if not work.state.scores_prompt:
                 self._scoring.discard(work.state)
         return logits[last]

@@ -95,11 +95,18 @@ class Collected:
         return {**answer, **self._scored()}
 
     def _scored(self) -> Message:
-        """Return the logprobs of the prompt, if they are wanted."""
-        if not self._message["prompt_logprobs"]:
+        """Return the scores of the prompt, if they are wanted."""
+        count = self._message["prompt_logprobs"]
+        if count is None:
             return {}
-        pairs = zip(self._of_prompt, self._message["prompt"], strict=True)
-        return {"prompt_logprobs": [None if one is None else one[token].logprob for one, token in pairs]}
+        places = list(zip(self._of_prompt, self._message["prompt"], strict=True))
+        found: Message = {
+            "prompt_logprobs": [place and place[token].logprob for place, token in places],
+            "prompt_ranks": [place and place[token].rank for place, token in places],
+        }
+        if count:
+            found["top_prompt_logprobs"] = [place and _likeliest(place, count) for place, _ in places]
+        return found
 
 
 def _likeliest(place: Mapping[int, Any], count: int) -> list[tuple[int, float]]:

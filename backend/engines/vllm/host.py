@@ -73,7 +73,7 @@ _CANARY: Message = {
     "structured": None,
     "stop_strings": [],
     "top_logprobs": 0,
-    "prompt_logprobs": False,
+    "prompt_logprobs": None,
     "stream": False,
     "images": [],
 }
@@ -397,7 +397,7 @@ def _settings_of(message: Message) -> SamplingParams:
         # token.
         ignore_eos=True,
         logprobs=message["top_logprobs"],
-        prompt_logprobs=0 if message["prompt_logprobs"] else None,
+        prompt_logprobs=message["prompt_logprobs"],
         detokenize=False,
         # Token by token if they are searched for stop strings, by the code that searches them in the
         # transformers engine too: vLLM's own detokenizer omits special tokens.

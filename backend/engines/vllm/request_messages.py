@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from backend.catalog.models import ModelFacts
 from backend.engines.failures import (
@@ -24,7 +25,7 @@ from backend.engines.vllm.process import Message
 from backend.engines.vllm.settings import has_tokenizer
 from backend.settings.served_models import VLLM_LEAST_TEMPERATURE
 from tinkergym.errors import InternalServiceError, InvalidRequestError, PromptTooLongError, TinkerGymError
-from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest
+from tinkergym.schema.sampling import Completion, CompletionPart, PromptScores, SampleFailure, SampleRequest
 from tinkergym.schema.structured import Regex
 
 _log = logging.getLogger(__name__)
@@ -60,7 +61,9 @@ class RequestMessages:
             "structured": _structure(request),
             "stop_strings": list(request.stop),
             "top_logprobs": min(request.top_logprobs, vocabulary),
-            "prompt_logprobs": request.prompt_logprobs,
+            "prompt_logprobs": min(request.top_prompt_logprobs, vocabulary)
+            if request.prompt_logprobs
+            else None,
             "stream": request.stream,
             # Prefixes are cached per policy version, whose states differ, and per tenant: how long a prompt
             # takes would tell one tenant what another has sent.
@@ -132,23 +135,31 @@ def completion(request: SampleRequest, answer: Message) -> Completion | SampleFa
         policy_version=request.policy_version or 0,
         text=answer.get("text"),
         top_logprobs=answer.get("top_logprobs"),
-        prompt_logprobs=of_prompt,
+        **_of_prompt(answer),
     )
 
 
 def completion_part(request: SampleRequest, part: Message) -> CompletionPart:
     """Return tokens of an unfinished request; its completion is checked."""
-    tops = part.get("top_logprobs")
     return CompletionPart.model_construct(
         request_id=request.request_id,
         start=part["start"],
         token_ids=part["tokens"],
         sampling_logprobs=part["logprobs"],
         policy_version=request.policy_version or 0,
-        # Pairs were lists on the way here.
-        top_logprobs=None if tops is None else [[(token, value) for token, value in top] for top in tops],
-        prompt_logprobs=part.get("prompt_logprobs"),
+        top_logprobs=_pairs(part.get("top_logprobs")),
+        **_of_prompt(part),
     )
+
+
+def _of_prompt(answer: Message) -> dict[str, Any]:
+    found = {name: answer.get(name) for name in PromptScores.model_fields}
+    return {**found, "top_prompt_logprobs": _pairs(found["top_prompt_logprobs"])}
+
+
+def _pairs(rows: list[Any] | None) -> list[Any] | None:
+    # Pairs were lists on the way here.
+    return rows and [row and [tuple(pair) for pair in row] for row in rows]
 
 
 def batch_completions(

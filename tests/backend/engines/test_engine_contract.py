@@ -10,7 +10,7 @@ import pytest
 
 from backend.compute.weights import weights_sha256
 from backend.engines.asking import Asked
-from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+from tinkergym.schema.sampling import Completion, PromptScores, SampleFailure, SampleRequest
 from tinkergym.schema.structured import Regex
 from tinkergym.trajectory.content_parts import ImageSpan
 
@@ -343,13 +343,28 @@ def test_returns_likeliest_tokens_with_logprobs_of_the_sampled_distribution(subj
             assert [value for _, value in likeliest] == pytest.approx(values.tolist(), abs=subject.tolerance)
 
 
+def assert_ranks_agree_with_likeliest(request, answer, tolerance):
+    tops, count = answer.top_prompt_logprobs, request.top_prompt_logprobs
+    assert len(answer.prompt_ranks) == len(answer.prompt_logprobs)
+    assert (tops is not None) == (count > 0)
+    rows = zip(
+        request.prompt_ids, answer.prompt_logprobs, answer.prompt_ranks, tops or [], strict=bool(count)
+    )
+    for token, logprob, rank, top in [*rows][1:]:
+        assert [value for _, value in top] == sorted((value for _, value in top), reverse=True)
+        if rank <= len(top):
+            assert top[rank - 1] == (token, pytest.approx(logprob, abs=tolerance))
+        else:
+            assert token not in dict(top) and logprob <= top[-1][1] + tolerance
+
+
 def test_gives_prompt_logprobs_at_temperature_one_whatever_is_cached(subject, answers, check):
     subject.publish("job", 1, subject.weights(1))
     told = {"policy": "job", "policy_version": 1, "session_id": "ada/s", "temperature": 0.7}
     first = answers([ask("first", prompt(40), **told)])["first"]
     requests = [
         ask("session", prompt(40) + first.token_ids + prompt(9, 1), prompt_logprobs=True, **told),
-        ask("long", prompt(600), prompt_logprobs=True, max_tokens=3),
+        ask("long", prompt(600), prompt_logprobs=True, top_prompt_logprobs=20, max_tokens=3),
         ask("again", prompt(600), prompt_logprobs=True, max_tokens=3),
         ask("other", prompt(600), max_tokens=3),
         ask("one", prompt(1), prompt_logprobs=True),
@@ -366,6 +381,7 @@ def test_gives_prompt_logprobs_at_temperature_one_whatever_is_cached(subject, an
                 expected = subject.expected_of_prompt(request, found[request.request_id])
                 assert nothing is None
                 assert logprobs == pytest.approx(expected, abs=subject.tolerance)
+                assert_ranks_agree_with_likeliest(request, found[request.request_id], subject.tolerance)
     together = subject.engine.generate_together(requests)
     assert [answer.token_ids for answer in together] == [found[r.request_id].token_ids for r in requests]
 
@@ -492,6 +508,7 @@ class InParts:
 
 def test_streams_the_tokens_of_the_same_request_unstreamed(subject, answers):
     request = ask("r", prompt(9), max_tokens=40, top_logprobs=2, prompt_logprobs=True, seed=5)
+    request = request.model_copy(update={"top_prompt_logprobs": 3})
     unstreamed = answers([request])["r"]
     taker = InParts()
     subject.engine.submit([request.model_copy(update={"stream": True})], taker)
@@ -508,7 +525,8 @@ def test_streams_the_tokens_of_the_same_request_unstreamed(subject, answers):
         assert part.token_ids == whole.token_ids[these]
         assert part.sampling_logprobs == whole.sampling_logprobs[these]
         assert part.top_logprobs == whole.top_logprobs[these]
-        assert part.prompt_logprobs == (None if part.start else whole.prompt_logprobs)
+        for name in PromptScores.model_fields:
+            assert getattr(part, name) == (None if part.start else getattr(whole, name))
 
 
 def test_ends_stream_whose_sender_is_gone(subject, answers):

@@ -39,11 +39,14 @@ def test_samples_the_whole_distribution_to_the_end_by_default(chat, service):
 
 
 def test_returns_ids_and_logprobs_as_vllm_does(chat, service):
-    reply = chat("SAY hé", logprobs=True, top_logprobs=1, return_token_ids=True, prompt_logprobs=True).json()
+    reply = chat("SAY hé", logprobs=True, top_logprobs=1, return_token_ids=True, prompt_logprobs=1).json()
     (choice,) = reply["choices"]
     (wanted,) = service.sampled[-1]
+    assert (wanted.prompt_logprobs, wanted.top_prompt_logprobs) == (True, 1)
     assert reply["prompt_token_ids"] == wanted.prompt_ids
     assert [set(one) for one in reply["prompt_logprobs"][1:]] == [{str(i)} for i in wanted.prompt_ids[1:]]
+    scored = reply["prompt_logprobs"][1][str(wanted.prompt_ids[1])]
+    assert (scored["logprob"], scored["rank"], set(scored)) == (0.0, 1, {"logprob", "rank", "decoded_token"})
     tokens = choice["logprobs"]["content"]
     assert len(choice["token_ids"]) == len(tokens)
     # A token here is a byte, so the accented letter has two.
@@ -75,7 +78,7 @@ def test_ignores_what_concerns_openai_alone(chat):
         ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"parallel_tool_calls": False}, "parallel_tool_calls"),
-        ({"prompt_logprobs": 5}, "prompt_logprobs"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "judge", "content": "a"}]}, "messages"),

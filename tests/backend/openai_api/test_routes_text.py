@@ -31,7 +31,7 @@ def test_echoes_the_prompt_with_its_logprobs(complete, service):
     found = choice["logprobs"]
     assert "".join(found["tokens"]) == choice["text"]
     assert found["token_logprobs"][0] is None and found["token_logprobs"][-1] == 0.0
-    assert found["top_logprobs"][-1] == {"h": 0.0}
+    assert found["top_logprobs"] == [None, *({token: 0.0} for token in found["tokens"][1:])]
     assert (found["text_offset"][0], found["text_offset"][-1]) == (0, len(choice["text"]) - 1)
     assert [len(value) for value in found.values()] == [len(found["tokens"])] * 4
 
@@ -58,6 +58,11 @@ def test_scores_the_prompt_for_every_completion(complete):
     first, second = (choice["logprobs"]["token_logprobs"] for choice in reply["choices"])
     assert first == second
     assert None not in first[1:]
+
+
+def test_bounds_logprobs_that_every_choice_repeats(complete):
+    refused = complete("a" * 450, n=128, prompt_logprobs=20, max_tokens=1)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n")
 
 
 def test_closes_streamed_choices_with_what_was_asked(complete):

@@ -25,10 +25,14 @@ def events_of(response):
 @pytest.mark.parametrize("text", ["hello", "é 漢字 🙂", "a, b. c\n\n"])
 def test_streams_what_the_unstreamed_request_returns(chat, text):
     settings = {"logprobs": True, "top_logprobs": 1, "return_token_ids": True, "n": 2, "seed": 1}
+    settings["prompt_logprobs"] = 1
     whole = chat(f"SAY {text}", **settings).json()
     events = events_of(chat(f"SAY {text}", stream=True, **settings))
     assert {event["object"] for event in events} == {"chat.completion.chunk"}
     assert events[0]["prompt_token_ids"] == whole["prompt_token_ids"]
+    assert [one["prompt_logprobs"] for one in events if "prompt_logprobs" in one] == [
+        whole["prompt_logprobs"]
+    ]
     for choice in whole["choices"]:
         own = [c for event in events for c in event["choices"] if c["index"] == choice["index"]]
         assert own[0]["delta"] == {"role": "assistant", "content": ""}

@@ -29,12 +29,22 @@ def test_streams_what_the_whole_response_says(more):
 
 def test_streams_the_prompt_with_the_logprobs_that_one_choice_brings():
     renderer = Renderer.from_bundle(byte_bundle())
-    wanted = TextRequest(model="m", prompt="prompt", echo=True, logprobs=1, prompt_logprobs=True, n=2)
+    wanted = TextRequest(model="m", prompt="prompt", echo=True, logprobs=1, prompt_logprobs=2, n=2)
     prompts = text_prompts(renderer, wanted.prompts)
-    scores = [None, *[-1.0 - place for place in range(len(prompts[0].token_ids) - 1)]]
-    first, second = completion(renderer, "one", prompt_logprobs=scores), completion(renderer, "two")
+    behind = prompts[0].token_ids[1:]
+    scores = {
+        "prompt_logprobs": [None, *[-1.0 - place for place in range(len(behind))]],
+        "prompt_ranks": [None, 1, *[9] * (len(behind) - 1)],
+        "top_prompt_logprobs": [None, *[[(behind[0], -1.0), (5, -1.5), (6, -1.7)]] * len(behind)],
+    }
+    first, second = completion(renderer, "one", **scores), completion(renderer, "two")
     whole = TextChoices(prompts, wanted, "id", 0).whole([first, second])
-    began = part(first, 0, 2).model_copy(update={"prompt_logprobs": scores})
+    began = part(first, 0, 2).model_copy(update=scores)
+    echoed, other = whole.choices[0].logprobs.top_logprobs[: len(behind) + 1], renderer.decode(behind[1:2])
+    likeliest = renderer.decode(behind[:1])
+    assert echoed[:3] == [None, {likeliest: -1.0}, {other: -2.0, likeliest: -1.0}]
+    ranked = [place and [one["rank"] for one in place.values()] for place in whole.choices[0].prompt_logprobs]
+    assert ranked == [None, [1, 2], *[[9, 1, 2]] * (len(behind) - 1)]
     orders = [
         [(1, part(second, 0, 1)), (0, began), (1, second), (0, first)],
         [(1, part(second, 0, 2)), (1, second), (0, first)],
@@ -48,7 +58,7 @@ def test_streams_the_prompt_with_the_logprobs_that_one_choice_brings():
         for choice in whole.choices:
             own = [one for event in events for one in event.choices if one.index == choice.index]
             assert "".join(one.text for one in own) == choice.text
-            for name in ("tokens", "token_logprobs", "text_offset"):
+            for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
                 found = [value for one in own for value in getattr(one.logprobs, name)]
                 assert found == getattr(choice.logprobs, name)
             assert own[-1].prompt_logprobs == choice.prompt_logprobs

@@ -20,6 +20,16 @@ def test_needs_logprobs_of_a_prompt_that_it_echoes_with_them():
     assert TextRequest(model="m", prompt="a", prompt_logprobs=0).needs_prompt_logprobs
 
 
+def test_needs_as_many_likeliest_tokens_of_a_prompt_as_it_shows():
+    cases = [{"prompt_logprobs": 4}, {"logprobs": 3}, {"echo": True, "logprobs": 3, "prompt_logprobs": True}]
+    found = [TextRequest(model="m", prompt="a", **one).needs_top_prompt_logprobs for one in cases]
+    assert found == [4, 0, 3]
+    assert (
+        TextRequest(model="m", prompt="a", echo=True, logprobs=3, prompt_logprobs=4).needs_top_prompt_logprobs
+        == 4
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "field"),
     [
@@ -27,7 +37,7 @@ def test_needs_logprobs_of_a_prompt_that_it_echoes_with_them():
         ({"prompt": ["a", [1]]}, "prompt.1"),
         ({"prompt": 5}, "prompt"),
         ({"stop": ["a"] * 17}, "stop"),
-        ({"prompt_logprobs": "x"}, "prompt_logprobs"),
+        *(({"prompt_logprobs": wrong}, "prompt_logprobs") for wrong in ("x", 21, -1, 1.5, [1])),
     ],
 )
 def test_names_what_is_wrong_in_a_value_of_several_kinds(given, field):

@@ -115,17 +115,18 @@ def test_sends_every_setting_of_a_sample(api, policy):
         seeds=[4, 3, 2, 1],
         stop=["a", "b"],
         prompt_logprobs=True,
+        top_prompt_logprobs=6,
         deterministic=True,
         **settings,
     )
     requests = sorted(api.service.sampled, key=lambda request: request.request_id)
     ids = [policy.prompt_ids(prompt) for prompt in prompts]
-    assert [(one.prompt_ids, one.seed, one.prompt_logprobs) for one in requests] == [
-        (ids[0], 4, True),
-        (ids[0], 3, False),
-        (ids[1], 2, True),
-        (ids[1], 1, False),
+    assert [(one.prompt_ids, one.seed) for one in requests] == [
+        *((ids[0], 4), (ids[0], 3), (ids[1], 2), (ids[1], 1))
     ]
+    # The same for all completions of a prompt.
+    of_prompt = [(one.prompt_logprobs, one.top_prompt_logprobs) for one in requests]
+    assert of_prompt == [(True, 6), (False, 0)] * 2
     for request in requests:
         assert {name: getattr(request, name) for name in settings} == settings
         assert (request.policy, request.stop) == (POLICY_ID, ("a", "b"))

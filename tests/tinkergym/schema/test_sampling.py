@@ -32,7 +32,8 @@ def test_rejects_in_training_what_would_break_importance_ratios(name):
     "cut",
     [
         *({"top_p": 0.0}, {"top_p": 1.01}, {"top_p": -1}, {"top_p": math.nan}, {"top_k": -1}, {"min_p": 0.1}),
-        {"prompt_entropies": True},
+        *({"prompt_entropies": True}, {"top_prompt_logprobs": 1}),
+        {"top_prompt_logprobs": 21, "prompt_logprobs": True},
     ],
 )
 def test_refuses_settings_out_of_range_or_without_effect(cut):

@@ -70,6 +70,7 @@ def test_equals_plain_transformers_in_logprobs_to_1e5(start, directory):
             prompt(n, i),
             top_logprobs=5,
             prompt_logprobs=True,
+            top_prompt_logprobs=3 * i,
             prompt_entropies=i % 2 == 0,
             temperature=t,
             session_id=f"a/{i}",
@@ -87,6 +88,14 @@ def test_equals_plain_transformers_in_logprobs_to_1e5(start, directory):
             expected = [float(plain[place, token]) for place, token in enumerate(ids[1:])]
             assert answer.prompt_logprobs[0] is None
             assert answer.prompt_logprobs[1:] == pytest.approx(expected, abs=1e-5)
+            of_prompt, wanted = plain[: len(ids) - 1], request.top_prompt_logprobs
+            ranks = (of_prompt > of_prompt.gather(1, torch.tensor(ids[1:])[:, None])).sum(-1) + 1
+            assert answer.prompt_ranks == [None, *ranks.tolist()]
+            assert (answer.top_prompt_logprobs is not None) == (wanted > 0)
+            for row, top in zip(of_prompt, (answer.top_prompt_logprobs or [])[1:], strict=bool(wanted)):
+                values, likeliest = row.topk(wanted)
+                assert [token for token, _ in top] == likeliest.tolist()
+                assert [value for _, value in top] == pytest.approx(values.tolist(), abs=1e-5)
             if request.prompt_entropies:
                 spread = -(plain.exp() * plain).sum(-1)[: len(ids) - 1]
                 assert answer.prompt_entropies[1:] == pytest.approx(spread.tolist(), abs=1e-5)

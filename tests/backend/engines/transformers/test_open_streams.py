@@ -1,7 +1,7 @@
 from types import SimpleNamespace
 
 from backend.engines.transformers.open_streams import OpenStreams
-from tinkergym.schema.sampling import SampleRequest
+from tinkergym.schema.sampling import PromptScores, SampleRequest
 
 
 class Taker:
@@ -23,7 +23,8 @@ class State(SimpleNamespace):
 def state(taker, *, stream=True):
     request = SampleRequest(request_id="r", policy="", prompt_ids=[1, 2], max_tokens=9, stream=stream)
     policy = SimpleNamespace(version=0)
-    lists = {"tokens": [1, 2], "logprobs": [], "likeliest": None, "prompt_logprobs": None}
+    lists = {"tokens": [1, 2], "logprobs": [], "likeliest": None}
+    lists |= dict.fromkeys(PromptScores.model_fields)
     return State(request=request, policy=policy, deliver=taker, answer=None, **lists)
 
 

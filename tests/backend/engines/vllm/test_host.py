@@ -133,7 +133,7 @@ def request_for(policy, number):
         "stop_strings": [],
         "stream": False,
         "top_logprobs": 0,
-        "prompt_logprobs": False,
+        "prompt_logprobs": None,
         "structured": None,
         "salt": "",
         "images": [],
