@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, StrictBool, model_validator
 
 from tinkergym.schema.decoding import StopString
 from tinkergym.schema.jobs.parts import MOST_TEMPERATURE
@@ -128,7 +128,7 @@ class SamplingFields(UserSettings):
     structured_outputs: StructuredOutputs | None = None
     return_token_ids: bool = False
     """Also return `prompt_token_ids`, and the `token_ids` of each choice, as vLLM does."""
-    prompt_logprobs: bool | Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] = False
+    prompt_logprobs: Annotated[int, Field(strict=True, ge=0, le=MOST_TOP_LOGPROBS)] | StrictBool = False
     """Also return the logprob of each token of the prompt, and of this many of the likeliest tokens in its
     place, in vLLM's format; true is the same as 0."""
 

@@ -37,7 +37,7 @@ def test_needs_as_many_likeliest_tokens_of_a_prompt_as_it_shows():
         ({"prompt": ["a", [1]]}, "prompt.1"),
         ({"prompt": 5}, "prompt"),
         ({"stop": ["a"] * 17}, "stop"),
-        *(({"prompt_logprobs": wrong}, "prompt_logprobs") for wrong in ("x", 21, -1, 1.5, [1])),
+        *(({"prompt_logprobs": wrong}, "prompt_logprobs") for wrong in ("1", 21, -1, 1.5, [1])),
     ],
 )
 def test_names_what_is_wrong_in_a_value_of_several_kinds(given, field):
