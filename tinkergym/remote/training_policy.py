@@ -231,8 +231,8 @@ class TrainingPolicy:
             top_logprobs: At each sampled token, return the logprobs of this many of the likeliest tokens, at
                 most 20.
             prompt_logprobs: Return the logprobs of the prompts' tokens.
-            top_prompt_logprobs: With `prompt_logprobs`, at each token of the prompts also return the logprobs
-                of this many of the likeliest tokens, at most 20.
+            top_prompt_logprobs: With them, those of this many of the likeliest tokens in each place, at most
+                20.
             deterministic: Sample all prompts as one separate batch: the same call gives the same bits, down
                 to the last digit of a logprob, whatever else the service does. Other requests wait meanwhile.
             **settings: Other fields of `SampleRequest`: top_p, top_k, structured.
@@ -246,8 +246,7 @@ class TrainingPolicy:
                 further training and a `save`; publish again.
         """
         _require_count(n)
-        if seeds is None:
-            seeds = range(len(prompts) * n)
+        seeds = range(len(prompts) * n) if seeds is None else seeds
         if len(seeds) != len(prompts) * n:
             raise InvalidRequestError(
                 f"{len(prompts)} prompts with {n} completions each need {len(prompts) * n} seeds, "

@@ -20,7 +20,7 @@ def test_needs_logprobs_of_a_prompt_that_it_echoes_with_them():
     assert TextRequest(model="m", prompt="a", prompt_logprobs=0).needs_prompt_logprobs
 
 
-def test_needs_as_many_likeliest_tokens_of_a_prompt_as_it_shows():
+def test_needs_as_many_likeliest_prompt_tokens_as_it_shows():
     cases = [{"prompt_logprobs": 4}, {"logprobs": 3}, {"echo": True, "logprobs": 3, "prompt_logprobs": True}]
     found = [TextRequest(model="m", prompt="a", **one).needs_top_prompt_logprobs for one in cases]
     assert found == [4, 0, 3]
