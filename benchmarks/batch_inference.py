@@ -34,6 +34,8 @@ ROWS = 10_000
 SPEED_ROWS = 500
 PAIRS = 3
 MAX_TOKENS = 32
+TEMPERATURE = 10.0
+"""At 1, nano ends a row after two tokens, and the speed would be that of requests instead of sampling."""
 KILLED_TOKENS = 8
 """Most tokens per row where processes are killed."""
 VICTIMS = ("client", "pool worker", "gateway", "client", "pool worker") * 2
@@ -76,9 +78,10 @@ def _speed(client: tg.Client, work: Path) -> tuple[list[Figure], dict[str, Any]]
         sampled = _bare(engine, policy, data, seed=run)
         bare = time.perf_counter() - began
         began = time.perf_counter()
-        done = policy.generate(data, work / f"speed-{run}.jsonl", max_tokens=MAX_TOKENS, seed=run)
+        asked: dict[str, Any] = {"max_tokens": MAX_TOKENS, "temperature": TEMPERATURE, "seed": run}
+        done = policy.generate(data, work / f"speed-{run}.jsonl", **asked)
         in_file = time.perf_counter() - began
-        job = client.infer(policy, data, max_tokens=MAX_TOKENS, seed=run)
+        job = client.infer(policy, data, **asked)
         view = job.wait(progress=False)
         if run:  # The first one warms up.
             seconds["bare"].append(bare)
@@ -107,7 +110,7 @@ def _bare(engine: TransformersEngine, policy: Any, data: Path, *, seed: int) -> 
         run_id=f"bare-{seed}",
         policy=BASE_POLICY,
         policy_version=0,
-        decoding=Decoding(max_turn_tokens=MAX_TOKENS, seed=seed),
+        decoding=Decoding(max_turn_tokens=MAX_TOKENS, temperature=TEMPERATURE, seed=seed),
         n=1,
         stop_ids=policy.renderer.stop_ids,
         context_length=policy.renderer.context_length,

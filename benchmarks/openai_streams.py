@@ -23,6 +23,8 @@ from tinkergym.schema.sampling import SampleBatch, SampleRequest
 
 STREAMS = 32
 ANSWER_TOKENS = 128
+TEMPERATURE = 10.0
+"""At 1, nano ends an answer after two tokens, and this would measure requests instead of streams."""
 RUNS = 5
 FIRST_SECONDS = 0.3
 ASKED = 0.9
@@ -87,6 +89,7 @@ def _request(renderer: Renderer, number: int) -> SampleRequest:
         policy_version=None,
         prompt_ids=renderer.start(prompt),
         max_tokens=ANSWER_TOKENS,
+        temperature=TEMPERATURE,
         stop_ids=renderer.stop_ids,
         seed=number,
     )
@@ -130,6 +133,7 @@ async def _sample(client: httpx.AsyncClient, request: SampleRequest) -> None:
 
 def _body(number: int, most: int) -> dict[str, Any]:
     asked = {"model": MODEL, "messages": _messages(number), "seed": number, "max_tokens": most}
+    asked["temperature"] = TEMPERATURE
     return {**asked, "stream": True, "stream_options": {"include_usage": True}}
 
 

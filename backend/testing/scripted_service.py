@@ -83,6 +83,7 @@ class ScriptedService:
         self._faults: list[tuple[str, int | None]] = []
         # No job waits for a scheduler.
         self._store.service().touch_part("scheduler", _FOREVER)
+        self._served = set[str]()
         for name in ("", *MODELS):  # The first runs all jobs.
             self._serves(name)
         parts = GatewayParts(
@@ -135,7 +136,10 @@ class ScriptedService:
     # --- inside ---
 
     def _serves(self, model: str) -> None:
-        """Let the gateway know that the pool serves this model."""
+        """Let the gateway know that the pool serves this model, once: a commit empties its cache of reads."""
+        if model in self._served:
+            return
+        self._served.add(model)
         pool_id = f"{POOL}{model}"
         self._store.service().register_pool(pool_id, model, "", "", _FOREVER)
         if model:
