@@ -45,11 +45,13 @@ def list_rows(
     first_step: NumberQuery = 0,
     limit: Annotated[int, Query(ge=1, le=20_000)] = 2000,
     text: Annotated[str, Query(max_length=200)] = "",
+    task: NumberQuery | None = None,
 ) -> Response:
     """List stored episodes in brief, whole steps at a time, newest first, from the step below `before` on.
 
-    With `text`, only those in which the environment, the policy or an error said it. A page may be short, or
-    even empty, before the end: `next_before` says where the next begins.
+    With `text`, only those in which the environment, the policy or an error said it; with `task`, only those
+    of this task. A page may be short, or even empty, before the end: `next_before` says where the next
+    begins.
     """
     run = _run(request, tenant, job_id)
     steps = [
@@ -61,6 +63,8 @@ def list_rows(
         if len(page) >= limit or (read and time.monotonic() > until):
             break
         for row in run.rows(step, text):
+            if task not in (None, row.task):
+                continue
             page.add(step, row, run.environment(step, row.index) if run.spec.environments else "")
         read += 1
     found = EpisodePage(

@@ -1,10 +1,12 @@
 """The pages in a real browser, over a real gateway: Debian's Chromium, driven by Playwright."""
 
+import json
 import shutil
 import time
 
 import pytest
 
+from tests.backend.gateway.test_routes_data import sft, upload
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import CheckpointView, EvaluationEvent, JobState, StepEvent, WarningEvent
 
@@ -166,6 +168,7 @@ def seat(text, number=0):
         "stop_reason": "environment_error",
         "error": text,
         "seed": 1,
+        "task_index": 1,
         "final_observation": text,
     }
 
@@ -247,6 +250,7 @@ def test_runs_nothing_of_what_hostile_texts_say(chromium, gateway, client, spec)
     for one in [job_id, *jobs[::6]]:
         seen.open(f"/jobs/{one}/episodes", ".virtual-row")
         seen.open(f"/jobs/{one}/group/1/0", ".turn")
+        seen.open(f"/jobs/{one}/task/1", ".turn")
         seen.open(f"/jobs/{one}/games", "text=Newest matches")
     for at in range(len(parts) + 1):
         seen.open(f"/jobs/{job_id}/episodes/{job_id}:1:{at}", ".turn")
@@ -282,7 +286,8 @@ def every_page(chromium, gateway, client, spec, **context):
     gateway.store.service().remove_engine_host(HOSTILE[0])
 
 
-@slow
+    group = f"{job}/group/1/0", f"{job}/task/1"
+    pages = ("", job, f"{job}/episodes", own, *group, f"{job}/games", f"/compare/{job_id}")
 @pytest.mark.parametrize("width", [390, 1280])
 def test_needs_no_scrolling_sideways(chromium, gateway, client, spec, width):
     too_wide = []
@@ -369,6 +374,56 @@ def test_promotes_a_checkpoint_with_a_key_that_may(chromium, gateway, client, sp
     looking.open(f"/jobs/{job_id}", "text=served as support for 90 % of the requests")
     assert looking.page.locator("button:has-text('Promote')").count() == 0
     assert (acting.wrong, looking.wrong) == ([], [])
+
+
+def saved(gateway, job_id, *agents):
+    """Give a job a checkpoint of step 2 and return the lease under which it runs."""
+    service = gateway.store.service()
+    lease = service.acquire(job_id, "worker", 600, now=time.time())
+    for agent in agents:
+        view = CheckpointView(
+            step=2, policy_version=2, agent=agent, key=f"{job_id}/{agent}", sha256="00", files={}
+        )
+        service.add_checkpoint(lease, view)
+    return lease
+
+
+@slow
+def test_begins_new_jobs_and_games_with_a_checkpoint(chromium, gateway, client, spec):
+    learned = client.post("/v1/jobs", json=sft(upload(client, 4, 5))).json()["job_id"]
+    seats = {"x": {"kind": "train"}, "o": {"kind": "train"}}
+    played = {**spec, "environment": {"id": "board/TicTacToe-v0"}, "rollout": "server", "agents": seats}
+    game = client.post("/v1/jobs", json=played).json()["job_id"]
+    saved(gateway, learned, "")
+    saved(gateway, game, "x", "o")
+    seen = Seen(chromium, gateway, gateway.keys["ada"])
+    made = []
+    for job_id in (learned, game):
+        seen.open(f"/jobs/{job_id}", "button:has-text('Train on from here')")
+        seen.page.click("button:has-text('Train on from here') >> nth=0")
+        seen.page.fill("dialog input >> nth=0", "7")
+        with seen.page.expect_navigation():
+            seen.page.click("dialog button:has-text('Start it')")
+        made.append(client.get(f"/v1/jobs/{seen.page.url.rsplit('/', 1)[1]}").json()["spec"])
+    assert (made[0]["steps"], made[0]["initial_policy"]) == (7, f"{learned}@2")
+    begun = {agent: seat["initial_policy"] for agent, seat in made[1]["agents"].items()}
+    assert begun == {agent: f"{game}/{agent}@2" for agent in "xo"}
+    cell = {"row": f"{game}/o@2", "column": "<b>random</b>", "mean_return": 0.5, "interval_95": [0, None]}
+    counts = dict.fromkeys(
+        ("wins", "draws", "losses", "forfeits_won", "forfeits_lost", "cut_off", "failed"), 1
+    )
+    answer = json.dumps({"crossplay": {"cells": [cell | counts]}}) + "\n"
+    seen.page.route("**/crossplay", lambda route: route.fulfill(body=answer))
+    seen.open(f"/jobs/{game}", "button:has-text('Evaluate')")
+    seen.page.click("tr:has-text('/o@2') button:has-text('Evaluate')")
+    with seen.page.expect_request("**/crossplay") as asked:
+        seen.page.click("dialog button:has-text('Play')")
+    assert (asked.value.post_data_json["versions"], asked.value.post_data_json["against"]) == (
+        [2],
+        ["random"],
+    )
+    seen.page.wait_for_selector("text=<b>random</b>: mean return 0.500")
+    assert seen.wrong == []
 
 
 @slow

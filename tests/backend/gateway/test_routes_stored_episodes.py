@@ -91,6 +91,12 @@ def test_finds_episodes_by_what_was_said(client, run, text, found):
     assert page["read"] == 2
 
 
+def test_finds_episodes_of_one_task(client, run):
+    page = rows(client, run, task=1)
+    assert list(zip(page["rows"]["step"], page["rows"]["task"], strict=True)) == [(2, 1)]
+    assert page["read"] == 2
+
+
 def test_shows_new_episodes_of_an_open_step(gateway, client, run):
     assert len(rows(client, run, first_step=2)["rows"]["step"]) == 3
     service = gateway.store.service()

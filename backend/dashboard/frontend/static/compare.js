@@ -3,10 +3,10 @@
 
 import { get, job } from "./api.js";
 import { Chart } from "./chart.js";
+import { differences } from "./differences.js";
 import { fill, h, problem, replace, scroll } from "./dom.js";
 import { number } from "./format.js";
-import { CHARTS, namesOf } from "./metrics.js";
-import { flat } from "./run.js";
+import { CHARTS, explained, namesOf } from "./metrics.js";
 
 const MOST = 6;
 const AXES = { step: ["step", null], tokens: ["tokens used", "used/tokens"], time: ["hours with a place", "used/hours"] };
@@ -41,7 +41,7 @@ export async function show(main, ids) {
     return replace(box, problem(error));
   }
   draw();
-  fill(main, evaluations(runs), settings(runs));
+  fill(main, evaluations(runs), h("section", { class: "panel" }, h("h2", null, "Settings that differ"), differences(runs)));
 }
 
 function drawCharts(box, runs, view) {
@@ -50,7 +50,7 @@ function drawCharts(box, runs, view) {
   for (const [title, explanation, patterns, options = {}] of CHARTS) {
     for (const metric of namesOf(patterns, all).filter((one) => !/^(stop|time)\//.test(one))) {
       const only = namesOf(patterns, all).length === 1;
-      const chart = new Chart(only ? title : `${title}: ${metric}`, only ? explanation : "", { ...options, smoothing: view.smoothing, axis: view.axis === "step" ? null : AXES[view.axis][0] });
+      const chart = new Chart(only ? title : `${title}: ${metric}`, only ? explanation : explained(metric), { ...options, smoothing: view.smoothing, axis: view.axis === "step" ? null : AXES[view.axis][0] });
       chart.set(runs.map((run, color) => line(run, metric, view.axis, color)).filter(Boolean));
       // What never differs, such as a count of failures that is always 0, says nothing here.
       if (new Set(chart.lines.flatMap((one) => one.values)).size > 1) box.append(chart.element);
@@ -95,13 +95,4 @@ function difference(one, other) {
   if (!deviation) return number(by);
   const width = 1.96 * deviation;
   return `${by > 0 ? "+" : ""}${number(by)} (${number(by - width)} to ${number(by + width)}): ${Math.abs(by) > width ? "significant" : "may be chance"}`;
-}
-
-function settings(runs) {
-  const maps = runs.map((run) => new Map(flat(run.spec).map(([name, value]) => [name, JSON.stringify(value)])));
-  const differing = [...new Set(maps.flatMap((one) => [...one.keys()]))].filter((name) => new Set(maps.map((one) => one.get(name))).size > 1);
-  return h("section", { class: "panel" }, h("h2", null, "Settings that differ"), differing.length
-    ? scroll("Settings that differ", h("table", { class: "settings" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "Setting"), runs.map((run) => h("th", { scope: "col" }, run.label)))),
-      h("tbody", null, differing.map((name) => h("tr", null, h("td", { class: "mono" }, name), maps.map((one) => h("td", { class: "mono" }, one.get(name) ?? "–")))))))
-    : h("p", { class: "quiet" }, "None: the runs differ only in chance, and in when they ran."));
 }

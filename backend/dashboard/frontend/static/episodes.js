@@ -38,13 +38,13 @@ export async function show(main, jobId) {
   const field = (name, label, size = 6) => h("label", null, `${label} `, h("input", { size, inputmode: "decimal", value: filter[name], oninput: (event) => change(name, event.target.value) }));
   const search = h("input", { type: "search", placeholder: "Text in observations, answers, errors", "aria-label": "Text", value: filter.text });
   const check = (name, label) => h("label", null, h("input", { type: "checkbox", checked: filter[name], onchange: (event) => change(name, event.target.checked) }), ` ${label}`);
-  const opponents = check("seats", "opponents' seats too"), tools = check("tools", "with tool errors"), task = field("task", "Task", 5);
+  const opponents = check("seats", "opponents' seats too"), tools = check("tools", "with tool errors"), task = field("task", "Task", 5), twice = h("a", { class: "button" }, "This task at two steps");
   replace(main,
     h("div", { class: "heading" }, h("h1", null, "Episodes"), h("a", { class: "button", href: path }, "Back to the run")), h("p", { class: "quiet" }, jobId),
     h("form", { class: "toolbar", role: "search", onsubmit: (event) => { event.preventDefault(); filter.text = search.value.trim(); remember(); read(); } }, search, h("button", { type: "submit" }, "Search texts"), status),
     h("div", { class: "toolbar" }, field("from", "Steps"), field("to", "to"), field("low", "Return"), field("high", "to"), h("label", null, "Ended by ", reasons), h("label", null, "Agent ", agents),
       h("label", null, "Environment ", environments), field("turns", "At least", 4), h("span", null, "turns"), field("tokens", "and", 5), h("span", null, "tokens"),
-      task, check("failed", "failed only"), tools, opponents,
+      task, twice, check("failed", "failed only"), tools, opponents,
       h("button", { type: "button", onclick: () => location.assign(`${path}/episodes`) }, "Clear")),
     chart, trouble,
     h("div", { class: "virtual-wrap" }, h("div", { class: "virtual-head" }, COLUMNS.map(([name, label]) => h("button", { type: "button", class: `plain c-${name}`, onclick: () => { order = [name, order[0] === name ? -order[1] : -1]; draw(); } }, label))),
@@ -112,6 +112,8 @@ export async function show(main, jobId) {
     opponents.hidden = !others;
     tools.hidden = !erred;
     task.hidden = !numbered;
+    twice.hidden = !numbered || filter.task === "";
+    twice.href = `${path}/task/${encodeURIComponent(filter.task)}`;
     histogram(most);
     body.style.setProperty("height", `${Math.max(1, shown.length) * ROW}px`);
     paint();

@@ -14,17 +14,16 @@ export async function show(main, jobId, step, group) {
   const columns = h("div", { class: "members" });
   replace(main, h("div", { class: "heading" }, h("h1", null, `Step ${step}, group ${group}`), h("a", { class: "button", href: `${path}/episodes?from=${step}&to=${step}` }, "Episodes of this step")),
     h("p", { class: "quiet" }, `${size} episodes of the same task${size > MOST ? `; the first ${MOST} are shown` : ""}.`), columns);
-  const ids = [...Array(Math.min(size, MOST)).keys()].map((member) => `${jobId}:${step}:${group * size + member}`);
-  await Promise.all(ids.map(async (id) => {
-    const column = h("section", { class: "panel member" }, h("p", { class: "quiet" }, "Loading…"));
-    columns.append(column);
-    try {
-      const view = await get(job(jobId, `/episodes/${encodeURIComponent(id)}`));
-      replace(column, h("h2", null, h("a", { href: `${path}/episodes/${encodeURIComponent(id)}` }, `Episode ${view.step}:${view.index}`)), view.episode.trajectories.map(seat));
-    } catch (error) {
-      replace(column, problem(error));
-    }
-  }));
+  replace(columns, [...Array(Math.min(size, MOST)).keys()].map((member) => column(jobId, `${jobId}:${step}:${group * size + member}`)));
+}
+
+// One episode, read when it is asked for: what was said, and what it earned.
+export function column(jobId, id) {
+  const place = h("section", { class: "panel member" }, h("p", { class: "quiet" }, "Loading…"));
+  get(job(jobId, `/episodes/${encodeURIComponent(id)}`)).then(
+    (view) => replace(place, h("h2", null, h("a", { href: `/dashboard/jobs/${encodeURIComponent(jobId)}/episodes/${encodeURIComponent(id)}` }, `Episode ${view.step}:${view.index}`)), view.episode.trajectories.map(seat)),
+    (error) => replace(place, problem(error)));
+  return place;
 }
 
 function seat(one) {

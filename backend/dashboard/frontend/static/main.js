@@ -13,6 +13,7 @@ async function open() {
   if (section === "jobs" && rest[0] === "episodes") return (await import("./episodes.js")).show(main, id);
   if (section === "jobs" && rest[0] === "games") return (await import("./games.js")).show(main, id);
   if (section === "jobs" && rest[0] === "group") return (await import("./group.js")).show(main, id, rest[1], rest[2]);
+  if (section === "jobs" && rest[0] === "task") return (await import("./task.js")).show(main, id, rest[1]);
   if (section === "compare") return (await import("./compare.js")).show(main, [id, ...rest]);
   if (section === "usage") return (await import("./usage.js")).show(main);
   if (section === "service") return (await import("./service.js")).show(main);

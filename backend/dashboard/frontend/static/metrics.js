@@ -29,6 +29,31 @@ export const matches = (pattern, name) => pattern === name
 
 export const namesOf = (patterns, names) => patterns.flatMap((pattern) => names.filter((name) => matches(pattern, name)));
 
+const OTHERS = {
+  reward_std: "Standard deviation of the step's returns; at 0 nothing can be learned from them.",
+  episodes: "Episodes of the step that ended, failed ones included.", failed_episodes: "Episodes that failed; they are not trained on.", retried_episodes: "Episodes that failed before and were played again.",
+  turns: "Completions of the step.", records: "Records of the dataset in the step.", sampled_tokens: "Tokens that policies wrote in the step.", trained_tokens: "Tokens that the loss was computed on.",
+  step_seconds: "Seconds of the whole step.", sampling_seconds: "Seconds in which the engine worked.", learning_seconds: "Seconds in which the learner worked.",
+  "used/hours": "Hours with a place so far, which a budget limits.", "used/tokens": "Sampled and trained tokens so far, which a budget limits.",
+  ratio_mean: "Mean importance ratio of the trained tokens; far from 1 the update learns from what another policy sampled.", ratio_max: "Largest importance ratio of a trained token.",
+  clip_low_fraction: "Share of tokens whose ratio was clipped from below.", clip_high_fraction: "Share of tokens whose ratio was clipped from above.",
+  logprob_gap_mean: "Mean difference of the learner's and the engine's logprob of a token, in nats.", logprob_gap_max: "Largest difference of the learner's and the engine's logprob of a token, in nats.",
+  parity_mean: "Mean difference of the two logprobs over the tokens that are compared again, in nats.", compared_groups: "Groups with at least two completed episodes, whose returns can be compared.",
+  replaced_groups: "Groups that were replaced because they taught nothing.", skipped_updates: "Updates that were left out because their gradient was exactly 0.", shared_fraction: "Share of the learner's tokens that were computed once for several completions.",
+  overlong_penalty_mean: "Mean penalty for completions close to the limit.", truncated_fraction: "Share of completions that a limit cut and that are left out of the loss.", value_grad_norm: "Norm of the value head's gradient before clipping.",
+  reverse_kl: "Distance of the student from the teacher on the student's own tokens, in nats per token.", accuracy: "Share of pairs in which the policy prefers the chosen completion.", reward_margin: "By how much the chosen completion wins, in the loss's own reward.",
+  reward_chosen: "The loss's own reward of the chosen completions.", reward_rejected: "The loss's own reward of the rejected completions.", logprob_chosen: "Mean logprob of the chosen completions.", logprob_rejected: "Mean logprob of the rejected completions.",
+  nll_per_token: "Mean negative logprob of the trained tokens; e to its power is the perplexity.", "eval/*": "On records that are held out, before the step's update or after the last.", "guard/*": "What the collapse guard looks at: returns against anchors and the others, entropy, drawn and long games.",
+  "staleness_*_tokens": "Sampled tokens that were this many versions old.", "completions/*": "Lengths and shares over the step's trained completions, in tokens.", "episodes/*": "Means over the step's episodes.", "*metrics_left_out": "Metrics beyond the limit of a step, which are not recorded.",
+};
+
+// The sentence of any metric: of its chart, or of its own, without whose it is.
+export function explained(name) {
+  const bare = name.replace(/^(policy|seat|environment)\/[^/]+\//, ""), whose = name === bare ? "" : `Of ${name.split("/").slice(0, 2).join(" ")}: `;
+  const other = Object.hasOwn(OTHERS, bare) ? OTHERS[bare] : CHARTS.find(([, , patterns]) => patterns.some((one) => matches(one, bare)))?.[1] ?? Object.entries(OTHERS).find(([pattern]) => matches(pattern, bare))?.[1];
+  return whose + (other ?? "A metric of this kind of job or of its pack, as it is in the step's event.");
+}
+
 // What is usually done about an alarm.
 export const ADVICE = {
   failed: "The job ended with this error.",

@@ -3,11 +3,12 @@
 import { get, job, post } from "./api.js";
 import { Chart } from "./chart.js";
 import { checkpointTable } from "./checkpoints.js";
-import { canAct, confirmed, h, replace, scroll, toast } from "./dom.js";
+import { canAct, confirmed, fill, h, problem, replace, scroll, toast } from "./dom.js";
+import { differences, flat } from "./differences.js";
 import { FINAL, clock, duration, money, number, percent, whole, words } from "./format.js";
 import { NAMES, STEPS, gantt } from "./gantt.js";
 import { follow } from "./live.js";
-import { ADVICE, ALWAYS, CHARTS, namesOf } from "./metrics.js";
+import { ADVICE, ALWAYS, CHARTS, explained, namesOf } from "./metrics.js";
 import { progress, state } from "./overview.js";
 import { steeringForm } from "./steering.js";
 
@@ -110,7 +111,7 @@ export async function show(main, jobId) {
       drawHeading();
     },
     state: reload, update: reload, warning: drawAlarms, evaluation: charts.evaluations,
-    checkpoint: () => drawLists(lists, current, labels, () => {}),
+    checkpoint: async () => (await listed)(),
   }, (status) => {
     live.className = `live ${status === "lost" ? "lost" : "quiet"}`;
     live.textContent = { live: "● live", lost: "○ connection lost, trying again", ended: "" }[status];
@@ -151,7 +152,7 @@ async function drawCharts(jobId, series, onpick) {
     const found = (await get(seriesOf(jobId, others))).series;
     more.replaceChildren();
     for (const line of found) {
-      const name = line.name, chart = new Chart(name, "");
+      const name = line.name, chart = new Chart(name, explained(name));
       chart.set([{ label: name, steps: [...line.steps], values: [...line.values] }]);
       drawn.push({ chart, names: [name], options: {} });
       more.append(chart.element);
@@ -185,20 +186,22 @@ function short(name, names) {
   return words(name.slice(prefix));
 }
 
+// Returns what draws the checkpoints again: the rest may hold what somebody is writing.
 async function drawLists(box, current, labels, onlabels) {
-  const [{ checkpoints }, { changed }] = await Promise.all([get(job(current.job_id, "/checkpoints")), get(job(current.job_id, "/settings"))]);
-  replace(box,
-    h("section", { class: "panel" }, h("h2", null, "Checkpoints"), checkpoints.length ? checkpointTable(current, checkpoints) : h("p", { class: "quiet" }, "None yet.")),
-    h("section", { class: "panel" }, h("h2", null, "Settings as they took effect"), settingsTable(current, changed)),
-    canAct() && !FINAL.has(current.state) ? steeringForm(current, (changed) => drawLists(box, changed, labels, onlabels)) : null,
-    certificate(current),
+  const points = h("section", { class: "panel" }), settings = h("section", { class: "panel" }), steering = h("div");
+  const drawPoints = async () => {
+    const { checkpoints } = await get(job(current.job_id, "/checkpoints"));
+    replace(points, h("h2", null, "Checkpoints"), checkpoints.length ? checkpointTable(current, checkpoints) : h("p", { class: "quiet" }, "None yet."));
+  };
+  const drawSettings = async (now) => {
+    const { changed } = await get(job(now.job_id, "/settings"));
+    replace(settings, h("h2", null, "Settings as they took effect"), settingsTable(now, changed), againstAnother(now));
+    replace(steering, canAct() && !FINAL.has(now.state) ? steeringForm(now, drawSettings) : null);
+  };
+  replace(box, points, settings, steering, certificate(current),
     canAct() ? labelForm(current.job_id, labels, onlabels) : labels.note ? h("section", { class: "panel" }, h("h2", null, "Notes"), h("p", null, labels.note)) : null);
-}
-
-export function flat(value, prefix = "") {
-  if (value === null || typeof value !== "object" || Array.isArray(value)) return [[prefix, value]];
-  const entries = Object.entries(value);
-  return entries.length ? entries.flatMap(([name, one]) => flat(one, prefix ? `${prefix}.${name}` : name)) : [[prefix, value]];
+  await Promise.all([drawPoints(), drawSettings(current)]);
+  return drawPoints;
 }
 
 function settingsTable(current, changed) {
@@ -211,6 +214,18 @@ function settingsTable(current, changed) {
       h("li", null, `${change.name}: ${JSON.stringify(change.old)} → ${JSON.stringify(change.new)}, ${one.from_step ? `from step ${one.from_step}` : "from the next step"}`))))] : null,
     h("details", null, h("summary", null, `All settings (${rows.length})`), table(rows)),
   ];
+}
+
+// What differs from a run of choice; the list of runs is read when it is opened.
+function againstAnother(current) {
+  const place = h("div"), choice = h("select", { "aria-label": "Another run", onchange: () => draw().catch((error) => replace(place, problem(error))) });
+  const draw = async () => replace(place, choice.value ? differences([{ label: "this run", spec: current.spec }, { label: choice.selectedOptions[0].textContent, spec: (await get(job(choice.value))).spec }]) : null);
+  return h("details", { ontoggle: async () => {
+    if (choice.children.length) return;
+    fill(choice, h("option", { value: "" }, "Choose a run…"));
+    const { jobs } = await get("/v1/jobs?archived=true&limit=200");
+    fill(choice, jobs.filter((one) => one.job_id !== current.job_id).map((one) => h("option", { value: one.job_id }, one.name ? `${one.name} (${one.job_id})` : one.job_id)));
+  } }, h("summary", null, "What differs from another run"), choice, place);
 }
 
 function certificate(current) {

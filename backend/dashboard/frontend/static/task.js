@@ -1,0 +1,62 @@
+// The same task at two steps, side by side: what the policy said then and later, best episodes first.
+
+import { get, job } from "./api.js";
+import { column } from "./group.js";
+import { h, replace } from "./dom.js";
+import { counted, number, whole } from "./format.js";
+
+const MOST = 8; // of each step
+
+export async function show(main, jobId, task) {
+  const path = `/dashboard/jobs/${encodeURIComponent(jobId)}`;
+  document.title = `Task ${task} at two steps · tinkergym`;
+  const wanted = h("input", { type: "number", min: 0, value: task, class: "narrow", "aria-label": "Task" });
+  const steps = h("span", { class: "quiet", role: "status" }, "Reading…"), columns = h("div");
+  replace(main,
+    h("div", { class: "heading" }, h("h1", null, `Task ${task} at two steps`),
+      h("div", { class: "buttons" }, h("a", { class: "button", href: `${path}/episodes?task=${encodeURIComponent(task)}` }, "At all steps"), h("a", { class: "button", href: path }, "The run"))),
+    h("form", { class: "toolbar", onsubmit: (event) => { event.preventDefault(); location.assign(`${path}/task/${encodeURIComponent(wanted.value)}`); } }, h("label", null, "Task ", wanted), h("button", { type: "submit" }, "Show"), steps),
+    columns);
+  const at = await played(jobId, task);
+  if (!at.size) return replace(steps, "No stored episode has this task. Environments without a list of tasks have none.");
+  const there = [...at.keys()].sort((a, b) => a - b), asked = new URLSearchParams(location.search);
+  const choice = (name, otherwise) => {
+    const label = (step) => `${whole(step)} (${number(mean(at.get(step)))})`;
+    return h("select", { "aria-label": `${name} step`, onchange: () => draw() }, there.map((step) => h("option", { value: step, selected: step === (at.has(Number(asked.get(name))) ? Number(asked.get(name)) : otherwise) }, label(step))));
+  };
+  const from = choice("from", there[0]), to = choice("to", there.at(-1));
+  replace(steps, h("label", null, "Step ", from), " ", h("label", null, "against step ", to), there.length < 2 ? " It was played at one step only so far." : "");
+
+  function draw() {
+    history.replaceState(null, "", `?from=${from.value}&to=${to.value}`);
+    const sides = [from, to].map((one) => [Number(one.value), at.get(Number(one.value))]);
+    const rows = Math.min(MOST, Math.max(...sides.map(([, some]) => some.length)));
+    replace(columns,
+      h("div", { class: "sides" }, sides.map(([step, some]) => h("h2", null, `Step ${whole(step)}: mean return ${number(mean(some))} of ${counted(some.length, "episode")}`))),
+      [...Array(rows).keys()].map((row) => h("div", { class: "sides" }, sides.map(([step, some]) => (some[row] ? column(jobId, `${jobId}:${step}:${some[row].index}`) : h("div"))))),
+      sides.some(([, some]) => some.length > MOST) ? h("p", { class: "quiet" }, `The ${MOST} best of each step are shown.`) : null);
+  }
+  draw();
+}
+
+const mean = (some) => { const done = some.filter((one) => one.completed); return done.length ? done.reduce((sum, one) => sum + one.earned, 0) / done.length : null; };
+
+// The task's episodes by step, best first. The service filters them; of a game, all trained seats are one.
+async function played(jobId, task) {
+  const at = new Map();
+  let before = null;
+  do {
+    const query = new URLSearchParams({ limit: 5000, task, ...(before === null ? {} : { before }) });
+    const { rows, next_before } = await get(job(jobId, `/episodes/rows?${query}`));
+    rows.step.forEach((step, place) => {
+      if (!rows.trained[place]) return;
+      const some = at.get(step) ?? at.set(step, []).get(step), index = rows.index[place];
+      const known = some.find((one) => one.index === index) ?? some[some.push({ index, earned: 0, completed: true }) - 1];
+      known.earned += rows.episode_return[place];
+      known.completed &&= rows.completed[place];
+    });
+    before = next_before;
+  } while (before !== null);
+  for (const some of at.values()) some.sort((a, b) => b.completed - a.completed || b.earned - a.earned || a.index - b.index);
+  return at;
+}
