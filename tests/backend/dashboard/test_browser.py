@@ -134,6 +134,7 @@ def step(number, text="", **more):
 def seat(text, number=0):
     parts = [
         {"type": "text", "text": text},
+        {"type": "text", "text": f"<tool_response>{text}</tool_response>"},
         {"type": "tool_call", "id": "1", "name": text[:200], "arguments": text},
         {"type": "tool_result", "id": "1", "text": text},
         {"type": "image", "sha256": "0" * 64},
@@ -144,6 +145,7 @@ def seat(text, number=0):
         {"kind": "map", "places": [text[:200]], "at": 0, "ways": [(0, 0)]},
         {"kind": "table", "columns": [text[:200]], "rows": [[text[:200]]]},
     ]
+    call = json.dumps({"name": text, "arguments": {text: text}})
     turn = {
         "segment": 0,
         "start": 1,
@@ -151,7 +153,7 @@ def seat(text, number=0):
         "policy_version": 1,
         "finish_reason": "stop",
         "observation": parts,
-        "action": f"<think>{text}</think><tool_call>{text}</tool_call>{text}",
+        "action": f"<think>{text}</think><tool_call>{text}</tool_call>{text}<tool_call>{call}</tool_call>",
         "reward": 1.0,
         "metrics": {text[:90]: 1.0, f"untrained_answers/{text}"[:90]: 1.0},
         "view": views[number % len(views)],

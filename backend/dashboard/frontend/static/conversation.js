@@ -52,17 +52,27 @@ function indented(text) {
   }
 }
 
-// Thoughts and calls that the policy wrote as text, apart from the rest of it.
+// Thoughts, calls and outputs of tools that stand in a text, apart from the rest of it.
 function thoughts(text) {
-  const marked = /<think>([\s\S]*?)(?:<\/think>|$)|<tool_call>([\s\S]*?)(?:<\/tool_call>|$)/g;
+  const marked = /<(think|tool_call|tool_response)>([\s\S]*?)(?:<\/\1>|$)/g;
   const found = [];
   let at = 0;
   for (const match of text.matchAll(marked)) {
-    if (match.index > at) found.push(long(text.slice(at, match.index)));
-    if (match[1] !== undefined) found.push(h("div", { class: "thought" }, h("b", null, "thinks"), long(match[1].trim())));
-    else found.push(h("div", { class: "tool" }, h("b", null, "calls a tool"), long(match[2].trim(), "mono")));
+    const before = text.slice(at, match.index), said = match[2].trim();
+    if (before.trim()) found.push(long(before));
+    if (match[1] === "think") found.push(h("div", { class: "thought" }, h("b", null, "thinks"), long(said)));
+    else if (match[1] === "tool_response") found.push(h("div", { class: "tool" }, h("b", null, "tool returned"), long(said, "mono")));
+    else found.push(called(said));
     at = match.index + match[0].length;
   }
-  if (at < text.length) found.push(long(text.slice(at)));
-  return found;
+  if (text.slice(at).trim()) found.push(long(text.slice(at)));
+  return found.length || !text ? found : [h("span", { class: "quiet" }, "(only white space)")];
+}
+
+// A call as JSON names its tool; whatever else was written is shown as it is.
+function called(text) {
+  let call = null;
+  try { call = JSON.parse(text); } catch { /* another syntax, or a call that cannot be read */ }
+  const known = typeof call?.name === "string" && call.arguments !== undefined && Object.keys(call).length === 2;
+  return h("div", { class: "tool" }, h("b", null, known ? `calls ${call.name}` : "calls a tool"), long(known ? JSON.stringify(call.arguments, null, 1) : text, "mono"));
 }
