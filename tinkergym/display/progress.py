@@ -35,6 +35,9 @@ CURVE_COLUMNS = 40
 _MOST_UPDATES = 3
 """Changes of settings that the display shows, newest only."""
 
+_MOST_EPISODES = 3
+"""Of a warning, that are named."""
+
 PLAYED = {
     "server": "played by the service",
     "client": "played by the client",
@@ -158,7 +161,8 @@ class TrainingDisplay:
         self._alarm(warning.name, warning.count)
         if is_new:
             self._console.print(
-                f"[yellow]warning[/] {escape(warning.name)}: {escape(warning.message)}",
+                f"[yellow]warning[/] {escape(warning.name)}: {escape(warning.message)}"
+                f"{escape(such_as(warning.episodes))}",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -285,6 +289,12 @@ def update_line(update: SettingsUpdate) -> str:
 def update_words(update: SettingsUpdate) -> str:
     """Return what changed: `learning_rate 0.001 -> 0.0005`."""
     return ", ".join(f"{one.name} {_value(one.old)} -> {_value(one.new)}" for one in update.changes)
+
+
+def such_as(episodes: Sequence[str]) -> str:
+    """Return which episodes a warning is about; empty if it names none."""
+    shown = ", ".join(episodes[:_MOST_EPISODES])
+    return f" (such as {shown})" if shown else ""
 
 
 def _value(value: JsonValue) -> str:

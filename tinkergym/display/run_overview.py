@@ -15,7 +15,7 @@ from html import escape
 from pydantic import JsonValue
 
 from tinkergym.display.html import curve, document, table
-from tinkergym.display.progress import duration, evaluation_line, sparkline, update_line
+from tinkergym.display.progress import duration, evaluation_line, sparkline, such_as, update_line
 from tinkergym.schema.events import CheckpointView, EpisodeEvent, EvaluationEvent, JobState
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.summaries import Alarm, JobLabels, RunSeries, Series
@@ -55,7 +55,7 @@ class RunOverview:
         if self.labels.note:
             lines += [self.labels.note, ""]
         for title, part in (
-            ("alarms", [f"{one.name}{_when(one)}: {one.message}" for one in self.alarms]),
+            ("alarms", [f"{one.name}{_when(one)}: {_said(one)}" for one in self.alarms]),
             ("settings that differ from the defaults", _columns(changed_settings(view))),
             ("changed during training", [update_line(one) for one in view.updates]),
             ("metrics: first, last", self._metrics()),
@@ -78,7 +78,7 @@ class RunOverview:
             *(f"<p>{escape(line)}</p>" for line in [view.job_id, *self._state(), self.labels.note] if line),
             _section(
                 "Alarms",
-                table(["alarm", "steps", "message"], [[a.name, _when(a), a.message] for a in self.alarms]),
+                table(["alarm", "steps", "message"], [[a.name, _when(a), _said(a)] for a in self.alarms]),
             ),
             _section("Metrics", "".join(figures)),
             _section("Evaluations", _list(map(evaluation_line, self.evaluations))),
@@ -171,6 +171,10 @@ def _when(alarm: Alarm) -> str:
     if alarm.first_step == alarm.last_step:
         return f" at step {alarm.last_step}"
     return f", {alarm.count} times, steps {alarm.first_step} to {alarm.last_step}"
+
+
+def _said(alarm: Alarm) -> str:
+    return alarm.message + such_as(alarm.episodes)
 
 
 def _columns(rows: Mapping[str, str]) -> list[str]:

@@ -130,8 +130,10 @@ def test_prints_plain_lines_where_output_is_no_terminal():
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_prints_warning_in_full_once_with_its_traceback(terminal):
-    warning = WarningEvent(name="environment_error", message="Traceback [most recent]\nKeyError: 'x'")
+    message, episodes = "Traceback [most recent]\nKeyError: 'x'", ["job-1:1:3"]
+    warning = WarningEvent(name="environment_error", message=message, episodes=episodes)
     text = shown(warning, warning, terminal=terminal)
+    assert text.count("job-1:1:3") == 1
     assert text.count("KeyError: 'x'") == 1
     assert "Traceback [most recent]" in text
 
