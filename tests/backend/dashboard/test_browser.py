@@ -386,7 +386,7 @@ def saved(gateway, job_id, *agents):
         view = CheckpointView(
             step=2, policy_version=2, agent=agent, key=f"{job_id}/{agent}", sha256="00", files={}
         )
-        service.add_checkpoint(lease, view)
+        service.add_checkpoint(lease, view, agent)
     return lease
 
 
