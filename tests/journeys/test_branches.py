@@ -116,6 +116,14 @@ def test_plays_on_by_hand_from_the_command_line(jobs):
     assert record["turns"][0]["action"] == "b2"
 
 
+def test_shows_a_stored_episode_on_the_terminal(jobs):
+    episode = f"{jobs['game'].id}:1:0"
+    shown = CliRunner().invoke(app, ["replay", episode, "--json"])
+    records = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [one["episode_id"] for one in records] == [episode] * 2
+    assert len({one["trajectory"]["agent"] for one in records}) == 2
+
+
 def test_replays_at_the_client_what_lives_there(client):
     settings = {name: value for name, value in SHORT.items() if name != "env_kwargs"}
     job = client.train(Count, **settings)

@@ -1,4 +1,4 @@
-"""`tinkergym replay`: show episodes from a file, token by token or as text."""
+"""`tinkergym replay`: show episodes of a file or a job, token by token or as text."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from tinkergym.cli.console import out
 from tinkergym.cli.json_output import AsJsonLines, emit
 from tinkergym.errors import InvalidRequestError
 from tinkergym.evaluation.records import EpisodeRecord, read_records
+from tinkergym.remote.client import Client
 from tinkergym.remote.model_files import find_bundle
-from tinkergym.trajectory.trajectory import Segment, Trajectory
+from tinkergym.schema.ids import EpisodeId
+from tinkergym.trajectory.trajectory import ONLY_AGENT, Segment, Trajectory
 
 STYLES = {"environment": "cyan", "sampled": "bold green", "masked": "yellow"}
 """By kind: text from the environment, sampled and trained tokens, sampled but untrained tokens."""
@@ -25,10 +27,16 @@ _UNFINISHED = "\ufffd"
 
 
 def replay(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file written by `tinkergym eval --out`.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|EPISODE",
+            help="A file written by `tinkergym eval --out`, or the id of a job's episode, JOB_ID:STEP:INDEX.",
+        ),
+    ],
     *,
     episode: Annotated[
-        int | None, typer.Option(metavar="N", help="Only this episode, counted from 0. (default: all)", min=0)
+        int | None, typer.Option(metavar="N", help="Only this one, counted from 0. (default: all)", min=0)
     ] = None,
     model: Annotated[
         str | None,
@@ -48,9 +56,11 @@ def replay(
     but not trained on yellow), elsewhere with labels. Without it the text of the turns is shown, and with
     --logprobs the token ids.
 
+    A job's episode of a game has a record for each seat.
+
     Example: tinkergym replay run.jsonl --episode 0 --model nano --logprobs
     """
-    records = read_records(file).episodes
+    records = _records(source)
     numbered = [
         (number, record)
         for number, record in enumerate(records)
@@ -58,7 +68,7 @@ def replay(
     ]
     if episode is not None and episode >= len(records):
         raise InvalidRequestError(
-            f"{file} has no episode {episode}", hint=f"0 to {len(records) - 1}", field="--episode"
+            f"{source} has no episode {episode}", hint=f"0 to {len(records) - 1}", field="--episode"
         )
     renderer = None
     if model is not None:
@@ -70,6 +80,18 @@ def replay(
         _show(number, record, renderer, logprobs=logprobs)
     if not numbered and not as_json:
         out.print("no such episodes")
+
+
+def _records(source: str) -> list[EpisodeRecord]:
+    found = EpisodeId.find(source)
+    if found is None:
+        return read_records(Path(source)).episodes
+    with Client() as client:
+        view = client.api.episode(found.job.job_id, source)
+    return [
+        EpisodeRecord(episode_id=source, environment=view.environment, seed=one.seed, trajectory=one)
+        for one in view.episode.trajectories
+    ]
 
 
 def _document(number: int, record: EpisodeRecord, renderer: Renderer | None) -> dict[str, Any]:
@@ -87,8 +109,10 @@ def _document(number: int, record: EpisodeRecord, renderer: Renderer | None) -> 
 
 def _show(number: int, record: EpisodeRecord, renderer: Renderer | None, *, logprobs: bool) -> None:
     trajectory = record.trajectory
+    seat = "" if trajectory.agent == ONLY_AGENT else f", {trajectory.agent}"
     out.rule(
-        f"episode {number}: {record.environment}, seed {record.seed}, sample {record.sample}", style="dim"
+        f"episode {number}: {record.environment}, seed {record.seed}, sample {record.sample}{seat}",
+        style="dim",
     )
     if renderer is not None and trajectory.segments:
         for index, segment in enumerate(trajectory.segments):
