@@ -44,9 +44,12 @@ function pictured(text, pictures) {
   });
 }
 
+// Arguments on one line if they fit there.
+const laid = (value) => (JSON.stringify(value).length < 80 ? JSON.stringify(value) : JSON.stringify(value, null, 1));
+
 function indented(text) {
   try {
-    return JSON.stringify(JSON.parse(text), null, 1);
+    return laid(JSON.parse(text));
   } catch {
     return text;
   }
@@ -74,5 +77,5 @@ function called(text) {
   let call = null;
   try { call = JSON.parse(text); } catch { /* another syntax, or a call that cannot be read */ }
   const known = typeof call?.name === "string" && call.arguments !== undefined && Object.keys(call).length === 2;
-  return h("div", { class: "tool" }, h("b", null, known ? `calls ${call.name}` : "calls a tool"), long(known ? JSON.stringify(call.arguments, null, 1) : text, "mono"));
+  return h("div", { class: "tool" }, h("b", null, known ? `calls ${call.name}` : "calls a tool"), long(known ? laid(call.arguments) : text, "mono"));
 }
