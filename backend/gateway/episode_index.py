@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from zlib import crc32
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.schema.ids import EpisodeId
@@ -14,7 +15,7 @@ from tinkergym.schema.summaries import EpisodeRows
 from tinkergym.trajectory.trajectory import has_return
 
 _MOST_ROWS = 400_000
-"""Of all runs together, about 150 bytes each."""
+"""Of all runs together, about 190 bytes each."""
 _MOST_RUNS = 64
 
 
@@ -32,8 +33,11 @@ class EpisodeRow:
     trained: bool
     task: int | None = None
     tool_errors: int = 0
+    opening: int = 0
+    """Of the first observation: episodes of a seat with the same one had the same task. 0 without a turn."""
 
 
+_COLUMNS = [name for name in EpisodeRow.__slots__ if name in EpisodeRows.model_fields]
 _TOOL_ERRORS = ("tool_errors", "malformed_tool_calls", "refused_tool_calls")
 
 
@@ -102,6 +106,7 @@ def rows_of(body: bytes) -> Iterator[EpisodeRow]:
             tool_errors=int(
                 sum(turn.get("metrics", {}).get(name, 0) for turn in turns for name in _TOOL_ERRORS)
             ),
+            opening=crc32(to_json(turns[0]["observation"])) if turns else 0,
         )
 
 
@@ -139,5 +144,5 @@ class RowPage:
         to = self.rows
         to.step.append(step)
         to.environment.append(environment)
-        for name in EpisodeRow.__slots__:
+        for name in _COLUMNS:
             getattr(to, name).append(getattr(row, name))

@@ -45,27 +45,27 @@ def list_rows(
     first_step: NumberQuery = 0,
     limit: Annotated[int, Query(ge=1, le=20_000)] = 2000,
     text: Annotated[str, Query(max_length=200)] = "",
-    task: NumberQuery | None = None,
+    like: Annotated[str, Query(pattern=r"^([0-9]{1,12}:[0-9]{1,12})?$")] = "",
 ) -> Response:
     """List stored episodes in brief, whole steps at a time, newest first, from the step below `before` on.
 
-    With `text`, only those in which the environment, the policy or an error said it; with `task`, only those
-    of this task. A page may be short, or even empty, before the end: `next_before` says where the next
-    begins.
+    With `text`, only those in which the environment, the policy or an error said it; with `like=STEP:INDEX`,
+    only those that began as that episode did, which are those of its task. A page may be short, or even
+    empty, before the end: `next_before` says where the next begins.
     """
     run = _run(request, tenant, job_id)
     steps = [
         step for step in reversed(run.steps()) if step >= first_step and (before is None or step < before)
     ]
+    begun = run.beginnings(like)
     page, until = RowPage(), time.monotonic() + _PAGE_SECONDS
     read = 0
     for step in steps:
         if len(page) >= limit or (read and time.monotonic() > until):
             break
         for row in run.rows(step, text):
-            if task not in (None, row.task):
-                continue
-            page.add(step, row, run.environment(step, row.index) if run.spec.environments else "")
+            if not like or (row.agent, row.opening) in begun:
+                page.add(step, row, run.environment(step, row.index) if run.spec.environments else "")
         read += 1
     found = EpisodePage(
         rows=page.rows,
@@ -143,6 +143,12 @@ class _Run:
             found = (row for body in read() if says(body, text) for row in rows_of(body))
             return tuple(sorted(found, key=lambda row: (row.index, row.agent)))
         return self.index.of_step(job_id, step, read, is_recorded=self.is_recorded(step))
+
+    def beginnings(self, like: str) -> set[tuple[str, int]]:
+        """Return how the trained seats of an episode, `STEP:INDEX`, began; nothing for an empty text."""
+        step, _, index = like.partition(":")
+        rows = self.rows(int(step)) if like else ()
+        return {(row.agent, row.opening) for row in rows if row.index == int(index) and row.opening}
 
     def is_recorded(self, step: int) -> bool:
         """Whether no episode can be added to a step any more."""

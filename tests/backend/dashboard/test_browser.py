@@ -170,7 +170,6 @@ def seat(text, number=0):
         "stop_reason": "environment_error",
         "error": text,
         "seed": 1,
-        "task_index": 1,
         "final_observation": text,
     }
 
@@ -252,7 +251,7 @@ def test_runs_nothing_of_what_hostile_texts_say(chromium, gateway, client, spec)
     for one in [job_id, *jobs[::6]]:
         seen.open(f"/jobs/{one}/episodes", ".virtual-row")
         seen.open(f"/jobs/{one}/group/1/0", ".turn")
-        seen.open(f"/jobs/{one}/task/1", ".turn")
+        seen.open(f"/jobs/{one}/task/1:0", ".turn")
         seen.open(f"/jobs/{one}/games", "text=Newest matches")
     for at in range(len(parts) + 1):
         seen.open(f"/jobs/{job_id}/episodes/{job_id}:1:{at}", ".turn")
@@ -288,7 +287,7 @@ def every_page(chromium, gateway, client, spec, **context):
     gateway.store.service().remove_engine_host(HOSTILE[0])
 
 
-    group = f"{job}/group/1/0", f"{job}/task/1"
+    group = f"{job}/group/1/0", f"{job}/task/1:0"
     pages = ("", job, f"{job}/episodes", own, *group, f"{job}/games", f"/compare/{job_id}")
 @pytest.mark.parametrize("width", [390, 1280])
 def test_needs_no_scrolling_sideways(chromium, gateway, client, spec, width):

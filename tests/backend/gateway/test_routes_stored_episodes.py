@@ -23,7 +23,7 @@ def result(job_id, step, index, *, reward=1.0, said="b2", reason="terminated", e
         "end": 4,
         "policy_version": 3,
         "finish_reason": "stop",
-        "observation": "Play.",
+        "observation": "Play on." if error else "Play.",
         "action": said,
         "reward": reward,
         "metrics": {"tool_errors": 1.0, "malformed_tool_calls": 2.0} if error else {},
@@ -91,10 +91,17 @@ def test_finds_episodes_by_what_was_said(client, run, text, found):
     assert page["read"] == 2
 
 
-def test_finds_episodes_of_one_task(client, run):
-    page = rows(client, run, task=1)
-    assert list(zip(page["rows"]["step"], page["rows"]["task"], strict=True)) == [(2, 1), (1, 1)]
-    assert page["read"] == 2
+def test_finds_episodes_that_began_alike(client, run):
+    page = rows(client, run, like="2:1")
+    assert list(zip(page["rows"]["step"], page["rows"]["index"], strict=True)) == [
+        (2, 0),
+        (2, 1),
+        (1, 0),
+        (1, 1),
+    ]
+    assert rows(client, run, like="2:2")["rows"]["index"] == [2]
+    assert rows(client, run, like="7:7")["rows"]["index"] == []
+    assert client.get(f"/v1/jobs/{run}/episodes/rows?like=x").status_code == 422
 
 
 def test_shows_new_episodes_of_an_open_step(gateway, client, run):

@@ -44,7 +44,7 @@ export async function show(main, jobId, episodeId) {
 
   replace(main,
     h("div", { class: "heading" }, h("h1", null, `Episode ${view.step}:${view.index}`),
-      h("div", { class: "buttons" }, h("a", { class: "button", href: `${path}/episodes?from=${view.step}&to=${view.step}` }, "Episodes of this step"),
+      h("div", { class: "buttons" }, h("a", { class: "button", href: `${path}/task/${view.step}:${view.index}` }, "Its task at two steps"), h("a", { class: "button", href: `${path}/episodes?from=${view.step}&to=${view.step}` }, "Episodes of this step"),
         h("a", { class: "button", href: path }, "The run"), h("button", { type: "button", onclick: () => exported(main, view, axes) }, "Export as one file"))),
     h("p", { class: "quiet" }, view.episode.episode_id, " · ", view.environment),
     facts(view, seats),
@@ -77,15 +77,10 @@ function facts(view, seats) {
   const fate = view.fate;
   const trained = fate ? (fate.fate === "trained" ? `trained on ${whole(fate.trained_tokens)} tokens` : `${fate.fate}: ${words(fate.why)}`) : "step not recorded yet";
   const exact = fate && fate.trained_tokens ? `${whole(fate.matched_tokens)} of ${whole(fate.trained_tokens)} as sampled` : null;
-  const shown = [["In training", trained], ["Tokens exact", exact], ["Retries", fate?.retries || null], ["Seed", seats[0].seed], ["Task", seats[0].task_index === null ? null : tasks(view.episode.episode_id.split(":")[0], seats[0].task_index, view.step)],
+  const shown = [["In training", trained], ["Tokens exact", exact], ["Retries", fate?.retries || null], ["Seed", seats[0].seed], ["Task", seats[0].task_index === null ? null : h("a", { href: `/dashboard/jobs/${encodeURIComponent(view.episode.episode_id.split(":")[0])}/episodes?task=${seats[0].task_index}` }, `${seats[0].task_index}, at all steps`)],
     ...seats.flatMap((seat) => [[seats.length > 1 ? `Return of ${seat.agent}` : "Return", `${number(total(seat))}, ${words(seat.stop_reason)}`]])];
   return h("dl", { class: "facts" }, shown.filter(([, value]) => value !== null && value !== undefined).map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
 }
-
-const tasks = (jobId, task, step) => {
-  const path = `/dashboard/jobs/${encodeURIComponent(jobId)}`;
-  return [`${task}, `, h("a", { href: `${path}/episodes?task=${task}` }, "at all steps"), ", ", h("a", { href: `${path}/task/${task}?to=${step}` }, "at two steps")];
-};
 
 const total = (seat) => seat.turns.reduce((sum, turn) => sum + turn.reward, seat.early_reward);
 

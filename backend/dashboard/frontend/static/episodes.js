@@ -18,7 +18,7 @@ export async function show(main, jobId) {
   const filter = {
     from: asked.get("from") ?? "", to: asked.get("to") ?? "", low: asked.get("low") ?? "", high: asked.get("high") ?? "", reason: asked.get("reason") ?? "",
     agent: asked.get("agent") ?? "", environment: asked.get("environment") ?? "", turns: asked.get("turns") ?? "", tokens: asked.get("tokens") ?? "",
-    failed: asked.get("failed") === "1", tools: asked.get("tools") === "1", task: asked.get("task") ?? "", seats: asked.get("seats") === "all", text: asked.get("text") ?? "",
+    failed: asked.get("failed") === "1", tools: asked.get("tools") === "1", task: asked.get("task") ?? "", seats: asked.get("seats") === "all", text: asked.get("text") ?? "", like: asked.get("like") ?? "",
   };
   const path = `/dashboard/jobs/${encodeURIComponent(jobId)}`;
   let rows = [], shown = [], order = ["step", -1], reading = 0, drawn = 0, asksForPaint = false;
@@ -38,13 +38,13 @@ export async function show(main, jobId) {
   const field = (name, label, size = 6) => h("label", null, `${label} `, h("input", { size, inputmode: "decimal", value: filter[name], oninput: (event) => change(name, event.target.value) }));
   const search = h("input", { type: "search", placeholder: "Text in observations, answers, errors", "aria-label": "Text", value: filter.text });
   const check = (name, label) => h("label", null, h("input", { type: "checkbox", checked: filter[name], onchange: (event) => change(name, event.target.checked) }), ` ${label}`);
-  const opponents = check("seats", "opponents' seats too"), tools = check("tools", "with tool errors"), task = field("task", "Task", 5), twice = h("a", { class: "button" }, "This task at two steps");
+  const opponents = check("seats", "opponents' seats too"), tools = check("tools", "with tool errors"), task = field("task", "Task", 5);
   replace(main,
-    h("div", { class: "heading" }, h("h1", null, "Episodes"), h("a", { class: "button", href: path }, "Back to the run")), h("p", { class: "quiet" }, jobId),
+    h("div", { class: "heading" }, h("h1", null, "Episodes"), h("a", { class: "button", href: path }, "Back to the run")), h("p", { class: "quiet" }, jobId, filter.like ? [" · only those that began as ", h("a", { href: `${path}/task/${encodeURIComponent(filter.like)}` }, filter.like), " did"] : null),
     h("form", { class: "toolbar", role: "search", onsubmit: (event) => { event.preventDefault(); filter.text = search.value.trim(); remember(); read(); } }, search, h("button", { type: "submit" }, "Search texts"), status),
     h("div", { class: "toolbar" }, field("from", "Steps"), field("to", "to"), field("low", "Return"), field("high", "to"), h("label", null, "Ended by ", reasons), h("label", null, "Agent ", agents),
       h("label", null, "Environment ", environments), field("turns", "At least", 4), h("span", null, "turns"), field("tokens", "and", 5), h("span", null, "tokens"),
-      task, twice, check("failed", "failed only"), tools, opponents,
+      task, check("failed", "failed only"), tools, opponents,
       h("button", { type: "button", onclick: () => location.assign(`${path}/episodes`) }, "Clear")),
     chart, trouble,
     h("div", { class: "virtual-wrap" }, h("div", { class: "virtual-head" }, COLUMNS.map(([name, label]) => h("button", { type: "button", class: `plain c-${name}`, onclick: () => { order = [name, order[0] === name ? -order[1] : -1]; draw(); } }, label))),
@@ -69,7 +69,7 @@ export async function show(main, jobId) {
     let before = filter.to === "" ? null : Number(filter.to) + 1, done = 0, total = null;
     try {
       do {
-        const query = new URLSearchParams({ limit: rows.length ? 5000 : 100, first_step: Number(filter.from) || 0, text: filter.text, ...(before === null ? {} : { before }) });
+        const query = new URLSearchParams({ limit: rows.length ? 5000 : 100, first_step: Number(filter.from) || 0, text: filter.text, like: filter.like, ...(before === null ? {} : { before }) });
         const page = await get(job(jobId, `/episodes/rows?${query}`));
         if (mine !== reading) return;
         total ??= page.steps;
@@ -112,8 +112,6 @@ export async function show(main, jobId) {
     opponents.hidden = !others;
     tools.hidden = !erred;
     task.hidden = !numbered;
-    twice.hidden = !numbered || filter.task === "";
-    twice.href = `${path}/task/${encodeURIComponent(filter.task)}`;
     histogram(most);
     body.style.setProperty("height", `${Math.max(1, shown.length) * ROW}px`);
     paint();

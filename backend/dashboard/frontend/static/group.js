@@ -12,7 +12,7 @@ export async function show(main, jobId, step, group) {
   const { group_size: size } = await get(job(jobId, `/episodes/rows?limit=1&first_step=${step}&before=${Number(step) + 1}`));
   document.title = `Group ${group} of step ${step} · tinkergym`;
   const columns = h("div", { class: "members" });
-  replace(main, h("div", { class: "heading" }, h("h1", null, `Step ${step}, group ${group}`), h("a", { class: "button", href: `${path}/episodes?from=${step}&to=${step}` }, "Episodes of this step")),
+  replace(main, h("div", { class: "heading" }, h("h1", null, `Step ${step}, group ${group}`), h("div", { class: "buttons" }, h("a", { class: "button", href: `${path}/task/${step}:${group * size}` }, "This task at another step"), h("a", { class: "button", href: `${path}/episodes?from=${step}&to=${step}` }, "Episodes of this step"))),
     h("p", { class: "quiet" }, `${size} episodes of the same task${size > MOST ? `; the first ${MOST} are shown` : ""}.`), columns);
   replace(columns, [...Array(Math.min(size, MOST)).keys()].map((member) => column(jobId, `${jobId}:${step}:${group * size + member}`)));
 }

@@ -7,18 +7,19 @@ import { counted, number, whole } from "./format.js";
 
 const MOST = 8; // of each step
 
-export async function show(main, jobId, task) {
+// `like` names an episode as STEP:INDEX; the task is whatever began as it did.
+export async function show(main, jobId, like) {
   const path = `/dashboard/jobs/${encodeURIComponent(jobId)}`;
-  document.title = `Task ${task} at two steps · tinkergym`;
-  const wanted = h("input", { type: "number", min: 0, value: task, class: "narrow", "aria-label": "Task" });
+  document.title = `Task of ${like} at two steps · tinkergym`;
   const steps = h("span", { class: "quiet", role: "status" }, "Reading…"), columns = h("div");
   replace(main,
-    h("div", { class: "heading" }, h("h1", null, `Task ${task} at two steps`),
-      h("div", { class: "buttons" }, h("a", { class: "button", href: `${path}/episodes?task=${encodeURIComponent(task)}` }, "At all steps"), h("a", { class: "button", href: path }, "The run"))),
-    h("form", { class: "toolbar", onsubmit: (event) => { event.preventDefault(); location.assign(`${path}/task/${encodeURIComponent(wanted.value)}`); } }, h("label", null, "Task ", wanted), h("button", { type: "submit" }, "Show"), steps),
+    h("div", { class: "heading" }, h("h1", null, `The task of episode ${like} at two steps`),
+      h("div", { class: "buttons" }, h("a", { class: "button", href: `${path}/episodes?like=${encodeURIComponent(like)}` }, "All its episodes"), h("a", { class: "button", href: path }, "The run"))),
+    h("p", { class: "quiet" }, "Episodes that began with the same observation, best first."),
+    h("div", { class: "toolbar" }, steps),
     columns);
-  const at = await played(jobId, task);
-  if (!at.size) return replace(steps, "No stored episode has this task. Environments without a list of tasks have none.");
+  const at = await played(jobId, like);
+  if (!at.size) return replace(steps, "This episode is not stored, or nobody acted in it.");
   const there = [...at.keys()].sort((a, b) => a - b), asked = new URLSearchParams(location.search);
   const choice = (name, otherwise) => {
     const label = (step) => `${whole(step)} (${number(mean(at.get(step)))})`;
@@ -42,11 +43,11 @@ export async function show(main, jobId, task) {
 const mean = (some) => { const done = some.filter((one) => one.completed); return done.length ? done.reduce((sum, one) => sum + one.earned, 0) / done.length : null; };
 
 // The task's episodes by step, best first. The service filters them; of a game, all trained seats are one.
-async function played(jobId, task) {
+async function played(jobId, like) {
   const at = new Map();
   let before = null;
   do {
-    const query = new URLSearchParams({ limit: 5000, task, ...(before === null ? {} : { before }) });
+    const query = new URLSearchParams({ limit: 5000, like, ...(before === null ? {} : { before }) });
     const { rows, next_before } = await get(job(jobId, `/episodes/rows?${query}`));
     rows.step.forEach((step, place) => {
       if (!rows.trained[place]) return;
