@@ -286,9 +286,10 @@ def every_page(chromium, gateway, client, spec, **context):
         yield path, who.page
     gateway.store.service().remove_engine_host(HOSTILE[0])
 
-
     group = f"{job}/group/1/0", f"{job}/task/1:0"
     pages = ("", job, f"{job}/episodes", own, *group, f"{job}/games", f"/compare/{job_id}")
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_needs_no_scrolling_sideways(chromium, gateway, client, spec, width):
     too_wide = []
