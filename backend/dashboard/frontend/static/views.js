@@ -22,7 +22,9 @@ const KINDS = {
 
 export function shown(view) {
   if (!view || !Object.hasOwn(KINDS, view.kind)) return null;
-  return h("figure", { class: "view" }, KINDS[view.kind](view), view.title ? h("figcaption", { class: "small quiet" }, view.title) : null);
+  // One that may be wider than a phone scrolls, with the keyboard too; small boards are no stop on its way.
+  const wide = view.kind === "table" || (view.rows ?? []).some((row) => row.length > 12);
+  return h("figure", { class: "view", tabindex: wide ? 0 : null }, KINDS[view.kind](view), view.title ? h("figcaption", { class: "small quiet" }, view.title) : null);
 }
 
 // A game move by move: who did what, and what the game looked like before it.
