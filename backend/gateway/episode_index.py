@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -108,6 +109,17 @@ def rows_of(body: bytes) -> Iterator[EpisodeRow]:
             ),
             opening=crc32(to_json(turns[0]["observation"])) if turns else 0,
         )
+
+
+def alike(rows: Sequence[EpisodeRow], begun: AbstractSet[tuple[str, int]] | None) -> Sequence[EpisodeRow]:
+    """Return the rows of episodes of which a seat began so; all rows for None.
+
+    In a game, what later seats see first depends on the moves before; one seat that began so is enough.
+    """
+    if begun is None:
+        return rows
+    found = {row.index for row in rows if (row.agent, row.opening) in begun}
+    return [row for row in rows if row.index in found]
 
 
 def says(body: bytes, text: str) -> bool:

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from backend.episodes.logprob_gaps import read_gaps
 from backend.gateway.dependencies import NumberQuery, Tenant
-from backend.gateway.episode_index import EpisodeIndex, EpisodeRow, RowPage, rows_of, says
+from backend.gateway.episode_index import EpisodeIndex, EpisodeRow, RowPage, alike, rows_of, says
 from backend.gateway.fair_threads import FairRoute
 from backend.gateway.issued_requests import issued
 from backend.gateway.opponent_results import opponent_results
@@ -57,15 +57,14 @@ def list_rows(
     steps = [
         step for step in reversed(run.steps()) if step >= first_step and (before is None or step < before)
     ]
-    begun = run.beginnings(like)
+    begun = run.beginnings(like) if like else None
     page, until = RowPage(), time.monotonic() + _PAGE_SECONDS
     read = 0
     for step in steps:
         if len(page) >= limit or (read and time.monotonic() > until):
             break
-        for row in run.rows(step, text):
-            if not like or (row.agent, row.opening) in begun:
-                page.add(step, row, run.environment(step, row.index) if run.spec.environments else "")
+        for row in alike(run.rows(step, text), begun):
+            page.add(step, row, run.environment(step, row.index) if run.spec.environments else "")
         read += 1
     found = EpisodePage(
         rows=page.rows,
@@ -145,10 +144,10 @@ class _Run:
         return self.index.of_step(job_id, step, read, is_recorded=self.is_recorded(step))
 
     def beginnings(self, like: str) -> set[tuple[str, int]]:
-        """Return how the trained seats of an episode, `STEP:INDEX`, began; nothing for an empty text."""
+        """Return how the trained seats of an episode, `STEP:INDEX`, began."""
         step, _, index = like.partition(":")
-        rows = self.rows(int(step)) if like else ()
-        return {(row.agent, row.opening) for row in rows if row.index == int(index) and row.opening}
+        own = [row for row in self.rows(int(step)) if row.index == int(index) and row.trained]
+        return {(row.agent, row.opening) for row in own if row.opening}
 
     def is_recorded(self, step: int) -> bool:
         """Whether no episode can be added to a step any more."""

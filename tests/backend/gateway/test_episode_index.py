@@ -1,6 +1,6 @@
 import json
 
-from backend.gateway.episode_index import EpisodeIndex, rows_of, says
+from backend.gateway.episode_index import EpisodeIndex, EpisodeRow, alike, rows_of, says
 
 
 def body(index, *, action="b2", reward=1.0, reason="terminated", error="", turns=1):
@@ -45,3 +45,25 @@ def test_finds_text_in_parts_and_errors():
     assert says(body(0, action=[{"type": "tool_result", "id": "1", "text": "Überlauf"}]), "ÜBERLAUF")
     assert says(body(0, error="KeyError: 'board'"), "keyerror")
     assert not says(body(0), "agent_0")
+
+
+def test_takes_whole_games_of_which_a_seat_began_alike():
+    def seat(index, agent, opening):
+        return EpisodeRow(index, agent, 0.0, "terminated", 1, 1, True, True, opening=opening)
+
+    rows = [
+        seat(0, "o", 5),
+        seat(0, "x", 1),
+        seat(1, "o", 6),
+        seat(1, "x", 1),
+        seat(2, "o", 5),
+        seat(2, "x", 2),
+    ]
+    assert [(row.index, row.agent) for row in alike(rows, {("x", 1)})] == [
+        (0, "o"),
+        (0, "x"),
+        (1, "o"),
+        (1, "x"),
+    ]
+    assert list(alike(rows, None)) == rows
+    assert list(alike(rows, set())) == []

@@ -22,7 +22,7 @@ export async function show(main, jobId, like) {
   if (!at.size) return replace(steps, "This episode is not stored, or nobody acted in it.");
   const there = [...at.keys()].sort((a, b) => a - b), asked = new URLSearchParams(location.search);
   const choice = (name, otherwise) => {
-    const label = (step) => `${whole(step)} (${number(mean(at.get(step)))})`;
+    const label = (step) => `${whole(step)} (${means(at.get(step))})`;
     return h("select", { "aria-label": `${name} step`, onchange: () => draw() }, there.map((step) => h("option", { value: step, selected: step === (at.has(Number(asked.get(name))) ? Number(asked.get(name)) : otherwise) }, label(step))));
   };
   const from = choice("from", there[0]), to = choice("to", there.at(-1));
@@ -33,16 +33,21 @@ export async function show(main, jobId, like) {
     const sides = [from, to].map((one) => [Number(one.value), at.get(Number(one.value))]);
     const rows = Math.min(MOST, Math.max(...sides.map(([, some]) => some.length)));
     replace(columns,
-      h("div", { class: "sides" }, sides.map(([step, some]) => h("h2", null, `Step ${whole(step)}: mean return ${number(mean(some))} of ${counted(some.length, "episode")}`))),
+      h("div", { class: "sides" }, sides.map(([step, some]) => h("h2", null, `Step ${whole(step)}: mean return ${means(some)} of ${counted(some.length, "episode")}`))),
       [...Array(rows).keys()].map((row) => h("div", { class: "sides" }, sides.map(([step, some]) => (some[row] ? column(jobId, `${jobId}:${step}:${some[row].index}`) : h("div"))))),
       sides.some(([, some]) => some.length > MOST) ? h("p", { class: "quiet" }, `The ${MOST} best of each step are shown.`) : null);
   }
   draw();
 }
 
-const mean = (some) => { const done = some.filter((one) => one.completed); return done.length ? done.reduce((sum, one) => sum + one.earned, 0) / done.length : null; };
+// Of each trained seat, by its name if there are several.
+function means(some) {
+  const done = some.filter((one) => one.completed), agents = [...new Set(done.flatMap((one) => [...one.returns.keys()]))];
+  const mean = (agent) => number(done.reduce((sum, one) => sum + (one.returns.get(agent) ?? 0), 0) / done.length);
+  return agents.length > 1 ? agents.map((agent) => `${agent} ${mean(agent)}`).join(", ") : agents.length ? mean(agents[0]) : "–";
+}
 
-// The task's episodes by step, best first. The service filters them; of a game, all trained seats are one.
+// The task's episodes by step, those first in which the first trained seat earned most.
 async function played(jobId, like) {
   const at = new Map();
   let before = null;
@@ -52,12 +57,12 @@ async function played(jobId, like) {
     rows.step.forEach((step, place) => {
       if (!rows.trained[place]) return;
       const some = at.get(step) ?? at.set(step, []).get(step), index = rows.index[place];
-      const known = some.find((one) => one.index === index) ?? some[some.push({ index, earned: 0, completed: true }) - 1];
-      known.earned += rows.episode_return[place];
+      const known = some.find((one) => one.index === index) ?? some[some.push({ index, first: rows.episode_return[place], returns: new Map(), completed: true }) - 1];
+      known.returns.set(rows.agent[place], rows.episode_return[place]);
       known.completed &&= rows.completed[place];
     });
     before = next_before;
   } while (before !== null);
-  for (const some of at.values()) some.sort((a, b) => b.completed - a.completed || b.earned - a.earned || a.index - b.index);
+  for (const some of at.values()) some.sort((a, b) => b.completed - a.completed || b.first - a.first || a.index - b.index);
   return at;
 }
