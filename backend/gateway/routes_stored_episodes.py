@@ -45,12 +45,12 @@ def list_rows(
     first_step: NumberQuery = 0,
     limit: Annotated[int, Query(ge=1, le=20_000)] = 2000,
     text: Annotated[str, Query(max_length=200)] = "",
-    like: Annotated[str, Query(pattern=r"^([0-9]{1,12}:[0-9]{1,12})?$")] = "",
+    like: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
     """List stored episodes in brief, whole steps at a time, newest first, from the step below `before` on.
 
-    With `text`, only those in which the environment, the policy or an error said it; with `like=STEP:INDEX`,
-    only those that began as that episode did, which are those of its task. A page may be short, or even
+    With `text`, only those in which the environment, the policy or an error said it; with `like`, an
+    episode's id, only those that began as it did, which are those of its task. A page may be short, or even
     empty, before the end: `next_before` says where the next begins.
     """
     run = _run(request, tenant, job_id)
@@ -144,9 +144,9 @@ class _Run:
         return self.index.of_step(job_id, step, read, is_recorded=self.is_recorded(step))
 
     def beginnings(self, like: str) -> set[tuple[str, int]]:
-        """Return how the trained seats of an episode, `STEP:INDEX`, began."""
-        step, _, index = like.partition(":")
-        own = [row for row in self.rows(int(step)) if row.index == int(index) and row.trained]
+        """Return how the trained seats of one of its episodes began."""
+        found = EpisodeId.parse(like)
+        own = [row for row in self.rows(found.step) if row.index == found.index and row.trained]
         return {(row.agent, row.opening) for row in own if row.opening}
 
     def is_recorded(self, step: int) -> bool:

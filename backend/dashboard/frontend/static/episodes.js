@@ -69,7 +69,7 @@ export async function show(main, jobId) {
     let before = filter.to === "" ? null : Number(filter.to) + 1, done = 0, total = null;
     try {
       do {
-        const query = new URLSearchParams({ limit: rows.length ? 5000 : 100, first_step: Number(filter.from) || 0, text: filter.text, like: filter.like, ...(before === null ? {} : { before }) });
+        const query = new URLSearchParams({ limit: rows.length ? 5000 : 100, first_step: Number(filter.from) || 0, text: filter.text, like: filter.like && `${jobId}:${filter.like}`, ...(before === null ? {} : { before }) });
         const page = await get(job(jobId, `/episodes/rows?${query}`));
         if (mine !== reading) return;
         total ??= page.steps;

@@ -52,7 +52,7 @@ async function played(jobId, like) {
   const at = new Map();
   let before = null;
   do {
-    const query = new URLSearchParams({ limit: 5000, like, ...(before === null ? {} : { before }) });
+    const query = new URLSearchParams({ limit: 5000, like: `${jobId}:${like}`, ...(before === null ? {} : { before }) });
     const { rows, next_before } = await get(job(jobId, `/episodes/rows?${query}`));
     rows.step.forEach((step, place) => {
       if (!rows.trained[place]) return;
