@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from backend.app.greeting import Notice
@@ -41,19 +41,16 @@ def require_gpus(config: ServiceConfig, command: Sequence[str] | None = None) ->
             raise ConfigError(refused["message"], hint=refused["hint"], field=refused["field"])
 
 
-def isolation_notice(
-    setting: PythonToolSetting, missing: Callable[[], str] = missing_namespaces
-) -> Notice | None:
+def isolation_notice(setting: PythonToolSetting) -> Notice | None:
     """Return the message about `PythonTool`; None if the machine was too busy to tell.
 
     Args:
         setting: The operator's `python_tool`.
-        missing: Returns why the machine has no namespaces; "" if it has.
     """
     if setting == "off":
         return _notice(setting, "off", "", "Python that policies write (PythonTool) is off")
     try:
-        reason = missing()
+        reason = missing_namespaces()
     except TinkerGymError:
         return None
     if not reason:

@@ -105,16 +105,12 @@ def base_bytes(shape: ModelShape, *, number_bytes: int, quantized: Quantization 
     return tables * number_bytes + int((shape.parameters - tables) * BYTES_OF[quantized])
 
 
-def work_bytes_per_token(shape: ModelShape, *, number_bytes: int, recompute: bool = True) -> int:
+def work_bytes_per_token(shape: ModelShape, *, number_bytes: int) -> int:
     """Return what a token needs between the forward and the backward pass.
 
-    Args:
-        shape: The model.
-        number_bytes: Of the number format.
-        recompute: Whether layers keep only their inputs, and one at a time runs again.
+    Layers keep only their inputs, and one at a time runs again.
     """
-    layer = shape.kept_bytes(number_bytes)
-    return layer + shape.layers * shape.hidden * number_bytes if recompute else layer * shape.layers
+    return shape.kept_bytes(number_bytes) + shape.layers * shape.hidden * number_bytes
 
 
 def engine_needs(
@@ -122,7 +118,6 @@ def engine_needs(
     *,
     number_bytes: int,
     tensor_parallel: int = 1,
-    cache_tokens: int = CACHE_TOKENS,
     quantized: Quantization = "",
 ) -> EngineNeeds:
     """Return what an engine needs on each of its GPUs; heads of the cache are divided as far as they go."""
@@ -130,7 +125,7 @@ def engine_needs(
     weights = base_bytes(shape, number_bytes=number_bytes, quantized=quantized)
     return EngineNeeds(
         weights=CONTEXT_BYTES + -(-weights // tensor_parallel),
-        cache=cache_tokens * shape.cached_numbers * number_bytes // divided,
+        cache=CACHE_TOKENS * shape.cached_numbers * number_bytes // divided,
     )
 
 

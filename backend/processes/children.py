@@ -26,6 +26,8 @@ _NICENESS = 10
 # Looked up now: between fork and exec there is no time to load a library.
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
+_KILL_SECONDS = 5.0
+
 
 def die_with_parent() -> None:
     """Let the kernel kill this process when its parent is gone, even by `kill -9` (Linux only)."""
@@ -85,11 +87,11 @@ def marked(prefix: str) -> list[psutil.Process]:
     return found
 
 
-def kill_marked(prefix: str, seconds: float = 5.0) -> int:
-    """Kill all processes with such a mark, for at most `seconds`; return how many there were."""
+def kill_marked(prefix: str) -> int:
+    """Kill all processes with such a mark, within some seconds; return how many there were."""
     assert prefix
     killed: set[int] = set()
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + _KILL_SECONDS
     # Repeated, because a process may have started another meanwhile.
     while (left := marked(prefix)) and time.monotonic() < deadline:
         for process in left:

@@ -55,7 +55,6 @@ def wish_of(
     model: str,
     name: str = "",
     *,
-    shape: ModelShape | None = None,
     memory_bytes: int | None = None,
 ) -> Wish:
     """Return what a model needs.
@@ -64,7 +63,6 @@ def wish_of(
         config: The service's settings.
         model: As jobs name it.
         name: Of the place; by default the model's.
-        shape: Its dimensions; by default read from its files.
         memory_bytes: Of its worker; by default expected from its files.
     """
     placement = config.placement_of(model)
@@ -79,7 +77,7 @@ def wish_of(
         name=name or model,
         model=model,
         placement=placement,
-        shape=shape or model_shape(config, model),
+        shape=model_shape(config, model),
         number_bytes=2 if config.dtype == "bfloat16" else 4,
         quantized=config.quantization_of(model),
         engine_share=config.vllm.gpu_memory if config.engine == "vllm" else 0.0,

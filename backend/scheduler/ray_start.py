@@ -42,12 +42,11 @@ def join_cluster(address: str, namespace: str) -> None:
     ray.init(address=address, namespace=namespace, log_to_driver=True, configure_logging=False)
 
 
-def start_ray(temp_dir: Path, namespace: str = "tinkergym") -> None:
+def start_ray(temp_dir: Path) -> None:
     """Start Ray on this machine: on the loopback interface only, and with a token that dies with it.
 
     Args:
         temp_dir: Folder for Ray's sockets and logs. Short, because Ray adds 60 bytes for socket paths.
-        namespace: See `join_cluster`.
     """
     # Ray reads these when it is imported. Without the third it uses the machine's external address, and all
     # of its processes listen on every interface.
@@ -87,7 +86,7 @@ def start_ray(temp_dir: Path, namespace: str = "tinkergym") -> None:
     _tie_agents_to_ray(services)
     ray.init(
         address="local",
-        namespace=namespace,
+        namespace="tinkergym",
         include_dashboard=False,
         num_cpus=1,
         num_gpus=0,

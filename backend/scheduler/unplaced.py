@@ -10,6 +10,9 @@ from backend.planning.machines import NotPlaced
 NO_PLACE = "no place for the model"
 """How a reason begins that speaks of places. None has a colon: what follows one is why a job is queued."""
 
+_MOST_NAMED = 4
+"""The jobs that a reason names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
@@ -46,14 +49,13 @@ def why_unplaced(found: NotPlaced | None, *, nodes: Collection[object], refusals
     return Unplaced(reason + also, not found.forever, found.forever, found.holders)
 
 
-def with_own_jobs(unplaced: Unplaced, jobs: Mapping[str, Sequence[str]], *, most: int = 4) -> str:
+def with_own_jobs(unplaced: Unplaced, jobs: Mapping[str, Sequence[str]]) -> str:
     """Return a reason with the jobs of its reader that hold GPUs.
 
     Args:
         unplaced: Why a pool has no place.
         jobs: The reader's jobs in each pool.
-        most: How many are named.
     """
     held = [(job, gpus) for pool_id, gpus in unplaced.holders if gpus for job in jobs.get(pool_id, ())]
-    named = [f"your {job} holds {gpus} GPU{'' if gpus == 1 else 's'}" for job, gpus in held[:most]]
+    named = [f"your {job} holds {gpus} GPU{'' if gpus == 1 else 's'}" for job, gpus in held[:_MOST_NAMED]]
     return "; ".join([unplaced.reason, *named])

@@ -48,10 +48,10 @@ class KeyStore:
         self._clock = clock
         self.rates = KeyRates(database, clock)
 
-    def ensure_tenant(self, tenant_id: str, name: str = "") -> None:
+    def ensure_tenant(self, tenant_id: str) -> None:
         """Create the tenant unless it exists."""
         with self._db.write() as connection:
-            row = {"name": name or tenant_id, "created_at": self._clock()}
+            row = {"name": tenant_id, "created_at": self._clock()}
             add_row(connection, tenants, {"tenant_id": tenant_id}, row)
 
     def create(

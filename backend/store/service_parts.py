@@ -42,6 +42,9 @@ def without_model(part: str) -> str:
     return next((kind[:-1] for kind in (_POOL, _ENGINES) if part.startswith(kind)), part)
 
 
+_WANTED_SECONDS = 60.0
+
+
 class PartStore:
     """The store's methods by which the service's processes find each other."""
 
@@ -122,13 +125,13 @@ class PartStore:
         with self._db.write() as connection:
             write_row(connection, wanted_pools, {"model": model}, {"wanted_at": now})
 
-    def wanted_pools(self, now: float, max_age: float = 60.0) -> list[str]:
-        """Return the models requested in the last `max_age` seconds, the most recent first."""
+    def wanted_pools(self, now: float) -> list[str]:
+        """Return the models requested in the last minute, the most recent first."""
         with self._db.read() as connection:
             return list(
                 connection.scalars(
                     select(wanted_pools.c.model)
-                    .where(wanted_pools.c.wanted_at >= now - max_age)
+                    .where(wanted_pools.c.wanted_at >= now - _WANTED_SECONDS)
                     .order_by(wanted_pools.c.wanted_at.desc())
                 )
             )

@@ -91,14 +91,14 @@ def opened(source: DataSource, *, field: str = "data") -> Opened:
         raise InvalidRequestError(reason, hint="name a readable file", field=field) from None
 
 
-def content_sha256(source: DataSource, *, field: str = "data") -> str:
+def content_sha256(source: DataSource) -> str:
     """Return a hash of the data: of a file's or folder's bytes, or of the rows.
 
     Raises:
         InvalidRequestError: It cannot be read, or a row has no stable JSON form.
     """
     if not isinstance(source, TaskSource | str | PathLike):
-        source = _in_memory(source, field)
+        source = _in_memory(source, "data")
     if isinstance(source, TaskSource):
         return source.fingerprint
     path = Path(source)
@@ -106,7 +106,7 @@ def content_sha256(source: DataSource, *, field: str = "data") -> str:
         files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
         return files_fingerprint(files)
     except (OSError, ValueError) as error:
-        raise InvalidRequestError(f"{path} cannot be read: {error}", field=field) from None
+        raise InvalidRequestError(f"{path} cannot be read: {error}", field="data") from None
 
 
 def folder_of(source: DataSource) -> Path:

@@ -328,9 +328,9 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def sparkline(values: Sequence[float], columns: int = CURVE_COLUMNS) -> str:
+def sparkline(values: Sequence[float]) -> str:
     """Draw values as one line of block characters, lowest to highest; neighbours are averaged to fit."""
-    shown = condense(values, columns)
+    shown = condense(values, CURVE_COLUMNS)
     if not shown:
         return ""
     low, high = min(shown), max(shown)
