@@ -231,8 +231,7 @@ class TrainingPolicy:
             top_logprobs: At each sampled token, return the logprobs of this many of the likeliest tokens, at
                 most 20.
             prompt_logprobs: Return the logprobs of the prompts' tokens.
-            top_prompt_logprobs: With them, those of this many of the likeliest tokens in each place, at most
-                20.
+            top_prompt_logprobs: With them, those of this many likeliest tokens in each place, at most 20.
             deterministic: Sample all prompts as one separate batch: the same call gives the same bits, down
                 to the last digit of a logprob, whatever else the service does. Other requests wait meanwhile.
             **settings: Other fields of `SampleRequest`: top_p, top_k, structured.
@@ -280,8 +279,7 @@ class TrainingPolicy:
                     "prompt_ids": ids,
                     **({"images": images} if images else {}),
                     "seed": seeds[place * n + number],
-                    # They are the same for all completions of a prompt.
-                    **(of_prompt if number == 0 else {}),
+                    **(of_prompt if number == 0 else {}),  # the same for all completions of a prompt
                 },
             )
             for place, (ids, images) in enumerate(map(self._sampler.read, prompts))

@@ -285,10 +285,7 @@ class SlotScheduler:
         segments = _segments(works, range(len(works)), rows=[work.tokens for work in works])
         rope = self._model.rope([work.state.request for work in works], spans)
         logits = self._model.all_logits(token_ids, spans, segments, self.table.cache, rope=rope)
-        # What follows each token; behind a prompt's last one there is nothing yet, and any id will do.
-        following: list[int] = []
-        for work, span in zip(works, spans, strict=True):
-            following += [*work.state.tokens, 0][span.start + 1 : span.end + 1]
+        following = _following(works, spans)
         if self._model.images is not None:
             following = self._model.images.as_placeholders(following)
         scores = scores_of(
@@ -371,6 +368,14 @@ def _hand_to_twins(works: list[Work], table: SlotTable, turn: int) -> None:
         for state in work.states:
             state.place.cached += work.tokens
             state.turn = turn
+
+
+def _following(works: list[Work], spans: list[Span]) -> list[int]:
+    """Return what follows each token; behind a prompt's last one there is nothing yet, and any id will do."""
+    following: list[int] = []
+    for work, span in zip(works, spans, strict=True):
+        following += [*work.state.tokens, 0][span.start + 1 : span.end + 1]
+    return following
 
 
 def _note_likeliest(states: Sequence[RequestState], logits: Tensor) -> None:
