@@ -1,7 +1,6 @@
 """Completions that are not language: garbled ones, and those that repeat themselves or each other. Pure.
 
-Looked at once per step, while the next step's episodes are played. The time per completion has a bound,
-whatever its length.
+Looked at once per step, while the next step's episodes are played.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 from backend.episodes.played import PlayedSeat, first_episodes
 from tinkergym.schema.events import WarningEvent
 from tinkergym.trajectory.content_parts import content_text
-from tinkergym.trajectory.trajectory import Trajectory, Turn
+from tinkergym.trajectory.trajectory import MOST_TOKENS, Trajectory, Turn
 
 _FEW = 4
 """Fewer completions are not enough to warn."""
@@ -25,42 +24,43 @@ _MOST_GARBLED = 0.05
 _GARBLED_KINDS = {"Cc", "Cn", "Co", "Cs"}
 """Control characters, and those that have no meaning; not the joiners of emoji and scripts, `Cf`."""
 _ENDS = 128, 512
-"""Tokens. A loop rarely ends before the completion does: the short end shows that one has begun, the long one
-shows those of whole sentences."""
+"""Tokens. A loop rarely ends by itself: the short end shows that one has begun, the long one shows
+those of whole sentences."""
 _LOOP = 4
 """Tokens of which a loop is made at least, as in the usual measures of repetition."""
 _FEWEST_TOKENS = 64
 """Shorter completions, such as moves of a game, repeat for good reasons."""
 _LEAST_VARIED = 0.2
-"""Different sequences of `_LOOP` tokens, of all: text has more than 0.9, tables and JSON more than 0.4."""
+"""Different sequences of `_LOOP` tokens, of all. Sparse boards and padded tables have as few, but end."""
 _SAME = 0.25
-"""Of a step's long completions."""
+"""Of a step's episodes with long completions."""
 
 
 def degenerate_warnings(step: int, seats: Sequence[PlayedSeat]) -> list[WarningEvent]:
     """Return a warning each if many completions of a step are garbled, loop, or are the same."""
     count = sum(len(seat.trajectory.turns) for seat in seats)
     garbled, looping = list[PlayedSeat](), list[PlayedSeat]()
-    by_text: dict[str, list[PlayedSeat]] = defaultdict(list)
-    long = 0
+    # Whole episodes: agents may well begin every task with the same call.
+    by_tokens: dict[tuple[int, ...], list[PlayedSeat]] = defaultdict(list)
     for seat in seats:
-        for turn in seat.trajectory.turns:
-            text = content_text(turn.action)
-            if is_garbled(text):
+        turns = seat.trajectory.turns
+        for turn in turns:
+            if is_garbled(content_text(turn.action)):
                 garbled.append(seat)
-            if turn.end - turn.start >= _FEWEST_TOKENS:
-                long += 1
-                by_text[text].append(seat)
-                if loops(_newest_tokens(seat.trajectory, turn)):
-                    looping.append(seat)
+            if turn.finish_reason == "length" and loops(_sampled(seat.trajectory, turn, _ENDS[-1])):
+                looping.append(seat)
+        if any(turn.end - turn.start >= _FEWEST_TOKENS for turn in turns):
+            # By hashes, as the tokens of a large step would fill memory.
+            by_tokens[tuple(hash(tuple(_sampled(seat.trajectory, turn))) for turn in turns)].append(seat)
     found = []
     if len(garbled) >= max(_FEW, _MANY * count):
         found.append(_garbled(step, garbled, count))
     if len(looping) >= max(_FEW, _MANY * count):
         found.append(_looping(step, looping, count))
-    same = max(by_text.values(), key=len, default=[])
+    long = sum(map(len, by_tokens.values()))
+    same = max(by_tokens.values(), key=len, default=[])
     # The episodes of one group have the same task: a sure policy may well say the same.
-    if len(same) >= max(_FEW, _SAME * long) and len({seat.group for seat in same}) > 1:
+    if len(same) >= max(_FEW, _SAME * long) and len({seat.request.group for seat in same}) > 1:
         found.append(_same(step, same, long))
     return found
 
@@ -94,8 +94,8 @@ def _varied(token_ids: Sequence[int]) -> float:
     return len(sequences) / (len(token_ids) - _LOOP + 1)
 
 
-def _newest_tokens(trajectory: Trajectory, turn: Turn) -> Sequence[int]:
-    return trajectory.segments[turn.segment].token_ids[max(turn.start, turn.end - _ENDS[-1]) : turn.end]
+def _sampled(trajectory: Trajectory, turn: Turn, newest: int = MOST_TOKENS) -> Sequence[int]:
+    return trajectory.segments[turn.segment].token_ids[max(turn.start, turn.end - newest) : turn.end]
 
 
 def _garbled(step: int, seats: Sequence[PlayedSeat], count: int) -> WarningEvent:
@@ -114,8 +114,9 @@ def _looping(step: int, seats: Sequence[PlayedSeat], count: int) -> WarningEvent
         "looping_completions",
         step,
         seats,
-        f"{len(seats)} of the {count} completions of step {step} end by saying the same few words again and "
-        "again. Raise sampling.temperature, lower sampling.max_turn_tokens, or reward shorter answers",
+        f"{len(seats)} of the {count} completions of step {step} say the same few words again and again "
+        "until a limit cuts them. Raise sampling.temperature, lower sampling.max_turn_tokens, or reward "
+        "shorter answers",
     )
 
 
@@ -124,9 +125,9 @@ def _same(step: int, seats: Sequence[PlayedSeat], count: int) -> WarningEvent:
         "repeated_completions",
         step,
         seats,
-        f"{len(seats)} of the {count} long completions of step {step} are the same, in different groups: the "
-        "policy answers without regard to the task. Check that the task is in the prompt and that the reward "
-        "depends on it, or raise sampling.temperature",
+        f"In {len(seats)} of the {count} episodes with long completions of step {step} the policy said the "
+        "same, in different groups: it answers without regard to the task. Check that the task is in the "
+        "prompt and that the reward depends on it, or raise sampling.temperature",
     )
 
 

@@ -14,24 +14,40 @@ from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.testing.made_up_episodes import one_turn_episode
 
 SPEC = RLSpec(environment=EnvironmentRef(id="x"), steps=1, algorithm=GRPO(group_size=4, groups_per_step=4))
-VARIED = random.Random(0).choices(range(5000), k=300)
-LOOPING = [*VARIED[:100], *([7, 8, 9] * 60)]
+RANDOM = random.Random(0)
+VARIED = RANDOM.choices(range(5000), k=300)
 
 
-def warned(*said):
+def varied():
+    return RANDOM.choices(range(5000), k=300)
+
+
+def warned(*said, **more):
     """Return the warnings of a step in which these texts and tokens were said, `fine` otherwise."""
     requests = step_requests("job-1", SPEC, 1)
-    fine = [(f"fine {number}", VARIED) for number in range(len(requests))]
+    fine = [(f"fine {number}", varied()) for number in range(len(requests))]
     made = zip(requests, [*said, *fine[len(said) :]], strict=True)
-    played = [(request, result_of(request, episode(*one))) for request, one in made]
+    played = [(request, result_of(request, episode(*one, **more))) for request, one in made]
     return {one.name: one for one in degenerate_warnings(1, trained_seats(played))}
 
 
-def episode(text, tokens):
+def episode(text, *said, finish_reason="stop"):
+    """Return an episode with a turn, in a segment of its own, for each list of tokens."""
     made = one_turn_episode(0.0)
-    segment = made.segments[0].model_copy(update={"token_ids": [1, *tokens]})
-    turn = made.turns[0].model_copy(update={"start": 1, "end": 1 + len(tokens), "action": text})
-    return made.model_copy(update={"segments": [segment], "turns": [turn]})
+    segments = [made.segments[0].model_copy(update={"token_ids": [1, *tokens]}) for tokens in said]
+    turns = [
+        made.turns[0].model_copy(
+            update={
+                "segment": number,
+                "start": 1,
+                "end": 1 + len(tokens),
+                "action": text,
+                "finish_reason": finish_reason,
+            }
+        )
+        for number, tokens in enumerate(said)
+    ]
+    return made.model_copy(update={"segments": segments, "turns": turns})
 
 
 @pytest.mark.parametrize(
@@ -77,9 +93,12 @@ def test_names_the_episodes_that_are_garbled():
     assert warning.episodes == [f"job-1:1:{index}" for index in range(2, 6)]
 
 
-def test_warns_of_completions_that_end_in_a_loop():
-    found = warned(*[(f"loop {number}", LOOPING) for number in range(5)])
+def test_warns_of_loops_that_a_limit_cut():
+    looping = [(f"loop {number}", [*varied(), *[7, 8, 9] * 60]) for number in range(5)]
+    found = warned(*looping, finish_reason="length")
     assert {name: one.count for name, one in found.items()} == {"looping_completions": 5}
+    # Sparse boards and padded tables repeat as much, and end by themselves.
+    assert warned(*looping) == {}
 
 
 def test_warns_of_one_long_answer_to_different_tasks():
@@ -87,3 +106,12 @@ def test_warns_of_one_long_answer_to_different_tasks():
     # In one group, and in short answers such as moves, the same is no fault.
     assert warned(*[("the same", VARIED)] * 4) == {}
     assert warned(*[("the same", VARIED[:20])] * 16) == {}
+
+
+def test_accepts_one_action_after_thoughts_that_differ():
+    assert warned(*[("A", varied()) for _ in range(16)]) == {}
+
+
+def test_accepts_agents_whose_first_call_is_the_same():
+    assert warned(*[("call", VARIED[:64], varied()) for _ in range(16)]) == {}
+    assert warned(*[("call", VARIED[:64], VARIED)] * 16)["repeated_completions"].count == 16
