@@ -16,7 +16,7 @@ from tinkergym.schema.summaries import EpisodeRows
 from tinkergym.trajectory.trajectory import has_return
 
 _MOST_ROWS = 400_000
-"""Of all runs together, about 190 bytes each."""
+"""Of all runs together: 130 MB at 325 bytes each, as measured with numbers that all differ."""
 _MOST_RUNS = 64
 
 
