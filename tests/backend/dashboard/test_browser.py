@@ -132,9 +132,10 @@ def step(number, text="", **more):
 
 
 def seat(text, number=0):
+    returned = f"<tool_response>{text}</tool_response>"
     parts = [
         {"type": "text", "text": text},
-        {"type": "text", "text": f"<tool_response>{text}</tool_response>"},
+        {"type": "text", "text": returned},
         {"type": "tool_call", "id": "1", "name": text[:200], "arguments": text},
         {"type": "tool_result", "id": "1", "text": text},
         {"type": "image", "sha256": "0" * 64},
@@ -153,7 +154,8 @@ def seat(text, number=0):
         "policy_version": 1,
         "finish_reason": "stop",
         "observation": parts,
-        "action": f"<think>{text}</think><tool_call>{text}</tool_call>{text}<tool_call>{call}</tool_call>",
+        "action": f"<think>{text}</think><tool_call>{text}</tool_call>{text}<tool_call>{call}</tool_call>"
+        + returned,
         "reward": 1.0,
         "metrics": {text[:90]: 1.0, f"untrained_answers/{text}"[:90]: 1.0},
         "view": views[number % len(views)],
@@ -254,7 +256,8 @@ def test_runs_nothing_of_what_hostile_texts_say(chromium, gateway, client, spec)
         seen.open(f"/jobs/{one}/task/1:0", ".turn")
         seen.open(f"/jobs/{one}/games", "text=Newest matches")
     for at in range(len(parts) + 1):
-        seen.open(f"/jobs/{job_id}/episodes/{job_id}:1:{at}", ".turn")
+        seen.open(f"/jobs/{job_id}/episodes/{job_id}:1:{at}", ".observation :text('tool returned')")
+        assert seen.page.locator(".action :text('tool returned')").count() == 0  # the policy made it up
     assert seen.wrong == []
 
 
@@ -279,15 +282,13 @@ def every_page(chromium, gateway, client, spec, **context):
     write_hostile_log(gateway)
     seen, operator = (Seen(chromium, gateway, gateway.keys[who], **context) for who in ("ada", "owner"))
     job, own = f"/jobs/{job_id}", f"/jobs/{job_id}/episodes/{job_id}:1:0"
-    pages = ("", job, f"{job}/episodes", own, f"{job}/group/1/0", f"{job}/games", f"/compare/{job_id}")
+    group = f"{job}/group/1/0", f"{job}/task/1:0"
+    pages = ("", job, f"{job}/episodes", own, *group, f"{job}/games", f"/compare/{job_id}")
     for who, path in (*((seen, one) for one in (*pages, "/usage")), (operator, ""), (operator, "/service")):
         who.open(path, "h1")
         who.page.wait_for_load_state("networkidle")
         yield path, who.page
     gateway.store.service().remove_engine_host(HOSTILE[0])
-
-    group = f"{job}/group/1/0", f"{job}/task/1:0"
-    pages = ("", job, f"{job}/episodes", own, *group, f"{job}/games", f"/compare/{job_id}")
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -1,7 +1,7 @@
 // Continue an episode from a turn: another policy answers, several times, or whoever looks at the page does.
 
 import { get, job, lines } from "./api.js";
-import { content } from "./conversation.js";
+import { action, content } from "./conversation.js";
 import { h, problem, replace } from "./dom.js";
 import { counted, number, whole, words } from "./format.js";
 import { shown as viewed } from "./views.js";
@@ -57,7 +57,7 @@ export function branching(jobId, view, seat, turn) {
       failed = false;
       written.value = "";
       const last = one.turns.at(-1);
-      results.append(h("div", { class: "action" }, content(last.action)), h("div", { class: "small quiet" }, `reward ${number(last.reward)}`), ...ended(one).filter(Boolean));
+      results.append(h("div", { class: "action" }, action(last.action)), h("div", { class: "small quiet" }, `reward ${number(last.reward)}`), ...ended(one).filter(Boolean));
       if (one.stop_reason !== "turn_limit") {
         results.append(h("p", null, h("b", null, `It is over: return ${number(total(one))}, ${words(one.stop_reason)}.`)));
         said.length = 0;
@@ -78,7 +78,7 @@ const ended = (one) => [viewed(one.final_view), one.final_observation.length ? h
 
 const shown = (turn, withObservation) => h("div", { class: "turn" },
   withObservation ? [viewed(turn.view), h("div", { class: "observation" }, content(turn.observation))] : null,
-  h("div", { class: "action" }, content(turn.action)), h("div", { class: "small quiet" }, `reward ${number(turn.reward)}`));
+  h("div", { class: "action" }, action(turn.action)), h("div", { class: "small quiet" }, `reward ${number(turn.reward)}`));
 
 // Offers the job's checkpoints, and the models: whose tokens fit is checked by the service. Returns the agents
 // that have checkpoints.

@@ -4,6 +4,7 @@ import { h } from "./dom.js";
 import { whole } from "./format.js";
 
 const LONG = 6000;
+const WRITTEN = ["think", "tool_call"]; // marks that are a policy's own
 
 // A long text is folded, and says how much of it is not shown.
 export function long(text, className = "") {
@@ -25,10 +26,10 @@ export function image(sha256) {
 
 // Content is a string, or typed parts. Text records name an image by the start of its hash: `pictures` are the
 // whole hashes of those that the prompt had.
-export function content(value, pictures = []) {
-  if (typeof value === "string") return value ? pictured(value, pictures) : [h("span", { class: "quiet" }, "(nothing)")];
+export function content(value, pictures = [], marks = WRITTEN.concat("tool_response")) {
+  if (typeof value === "string") return value ? pictured(value, pictures, marks) : [h("span", { class: "quiet" }, "(nothing)")];
   return value.map((part) => {
-    if (part.type === "text") return thoughts(part.text);
+    if (part.type === "text") return thoughts(part.text, marks);
     if (part.type === "image") return image(part.sha256);
     if (part.type === "tool_call") return h("div", { class: "tool" }, h("b", null, `calls ${part.name}`), long(indented(part.arguments), "mono"));
     if (part.type === "tool_result") return h("div", { class: "tool" }, h("b", null, "tool returned"), long(part.text, "mono"));
@@ -36,11 +37,14 @@ export function content(value, pictures = []) {
   });
 }
 
-function pictured(text, pictures) {
+// What a policy wrote: an output of a tool in it is made up and stays text.
+export const action = (value) => content(value, [], WRITTEN);
+
+function pictured(text, pictures, marks) {
   return text.split(/\[image ([0-9a-f]{12})\]/).flatMap((piece, at) => {
     const known = at % 2 ? pictures.find((one) => one.startsWith(piece)) : null;
     if (known) return image(known);
-    return piece ? thoughts(at % 2 ? `[image ${piece}]` : piece) : [];
+    return piece ? thoughts(at % 2 ? `[image ${piece}]` : piece, marks) : [];
   });
 }
 
@@ -56,8 +60,8 @@ function indented(text) {
 }
 
 // Thoughts, calls and outputs of tools that stand in a text, apart from the rest of it.
-function thoughts(text) {
-  const marked = /<(think|tool_call|tool_response)>([\s\S]*?)(?:<\/\1>|$)/g;
+function thoughts(text, marks) {
+  const marked = new RegExp(`<(${marks.join("|")})>([\\s\\S]*?)(?:</\\1>|$)`, "g");
   const found = [];
   let at = 0;
   for (const match of text.matchAll(marked)) {

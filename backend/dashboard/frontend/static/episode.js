@@ -2,7 +2,7 @@
 
 import { get, job } from "./api.js";
 import { branching } from "./branch.js";
-import { content, image, long } from "./conversation.js";
+import { action, content, image, long } from "./conversation.js";
 import { canAct, fill, h, replace, toast } from "./dom.js";
 import { number, whole, words } from "./format.js";
 import { scoring } from "./scores.js";
@@ -145,7 +145,7 @@ class Axis {
         turn.finish_reason === "length" ? h("span", { class: "alarm" }, " ⚠ cut by a limit") : "", turn.void ? h("span", { class: "alarm" }, " ⚠ had no effect") : "",
         h("b", { class: turn.reward < 0 ? "bad" : turn.reward > 0 ? "good" : "" }, ` reward ${number(turn.reward)} `), chips, this.branchFrom(at + 1)),
       h("div", { class: "sides" },
-        h("div", { class: "speech" }, shown(turn.view), h("div", { class: "observation" }, content(turn.observation, this.pictures)), h("div", { class: "action" }, content(turn.action))),
+        h("div", { class: "speech" }, shown(turn.view), h("div", { class: "observation" }, content(turn.observation, this.pictures)), h("div", { class: "action" }, action(turn.action))),
         this.#tokens(turn.segment, from, turn.end, turn)));
   }
 

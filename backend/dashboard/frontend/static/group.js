@@ -1,7 +1,7 @@
 // The episodes of one task side by side: what was said, and what each earned.
 
 import { get, job } from "./api.js";
-import { content } from "./conversation.js";
+import { action, content } from "./conversation.js";
 import { h, problem, replace } from "./dom.js";
 import { counted, number, words } from "./format.js";
 
@@ -32,7 +32,7 @@ function seat(one) {
   return h("div", null,
     h("p", null, h("b", null, number(earned)), ` ${one.agent}, ${words(one.stop_reason)}, ${counted(one.turns.length, "turn")}`),
     one.error ? h("pre", { class: "problem" }, one.error) : null,
-    one.turns.map((turn) => h("div", { class: "turn" }, h("div", { class: "observation" }, content(turn.observation, pictures)), h("div", { class: "action" }, content(turn.action)),
+    one.turns.map((turn) => h("div", { class: "turn" }, h("div", { class: "observation" }, content(turn.observation, pictures)), h("div", { class: "action" }, action(turn.action)),
       h("div", { class: "small quiet" }, `reward ${number(turn.reward)} `, Object.entries(turn.metrics).map(([name, value]) => h("span", { class: "tag" }, `${name} ${number(value)}`))))),
     one.final_observation.length ? h("div", { class: "observation" }, content(one.final_observation, pictures)) : null);
 }
