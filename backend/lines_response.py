@@ -7,7 +7,7 @@ line; together this took a fifth of the gateway's computing per request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing
 
 from starlette.responses import StreamingResponse
@@ -68,3 +68,15 @@ class LinesResponse(StreamingResponse):
             sending.uncancel()
         finally:
             watcher.cancel()
+
+
+async def whole_lines(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield chunks that end with a line, without a last line that broke off."""
+    # Joined once per line: those with the logprobs of a prompt arrive in hundreds of chunks.
+    pieces: list[bytes] = []
+    async for chunk in source:
+        whole, newline, rest = chunk.rpartition(b"\n")
+        if newline:
+            yield b"".join([*pieces, whole, newline])
+            pieces.clear()
+        pieces.append(rest)

@@ -29,6 +29,7 @@ Value = TypeVar("Value")
 
 _UNLIMITED = 2**15
 """The places count the threads; an executor wants a number."""
+_LARGE_BYTES = 1 << 16
 
 
 class FairThreads:
@@ -153,6 +154,15 @@ async def in_turn(
         ServiceUnavailableError: It did not begin or return in time, for instance because the disk hangs.
     """
     return await _threads.get().run(tenant_id, partial(call, *args, **kwargs))
+
+
+async def in_turn_if_large(
+    tenant_id: str, size: int, call: Callable[Inputs, Value], *args: Inputs.args, **kwargs: Inputs.kwargs
+) -> Value:
+    """As `in_turn`, for parsing so many bytes; few are parsed at once, faster than to switch threads."""
+    if size < _LARGE_BYTES:
+        return call(*args, **kwargs)
+    return await in_turn(tenant_id, call, *args, **kwargs)
 
 
 async def read_now(

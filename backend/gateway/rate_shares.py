@@ -17,6 +17,8 @@ from typing import Protocol
 
 from pydantic_core import from_json
 
+from backend.gateway.fair_threads import in_turn_if_large
+from backend.lines_response import whole_lines
 from backend.store.key_rates import BLOCK_SECONDS, Allowance, KeyRate
 from tinkergym.errors import TinkerGymError, TooManyRequestsError
 
@@ -125,18 +127,20 @@ class RateShares:
             reservation.settle(reservation.left)
 
     async def counted(
-        self, rate: KeyRate, lines: AsyncGenerator[bytes, None], reservation: Reservation
+        self,
+        rate: KeyRate,
+        lines: AsyncGenerator[bytes, None],
+        reservation: Reservation,
+        tenant_id: str,
     ) -> AsyncGenerator[bytes, None]:
-        """Pass on the lines of a response of a pool, and count their tokens."""
-        rest, sampled = b"", dict[str, int]()
+        """Pass on the lines of a tenant's response of a pool, and count their tokens."""
+        sampled = dict[str, int]()
         try:
-            async for chunk in lines:
-                *whole, rest = (rest + chunk).split(b"\n")
-                for answer in map(from_json, whole):
+            async for chunk in whole_lines(lines):
+                for request_id, until in await in_turn_if_large(tenant_id, len(chunk), _tokens_in, chunk):
                     # A completion repeats the tokens of its parts.
-                    until = answer.get("start", 0) + len(answer.get("token_ids", ()))
-                    before = sampled.get(answer["request_id"], 0)
-                    sampled[answer["request_id"]] = max(before, until)
+                    before = sampled.get(request_id, 0)
+                    sampled[request_id] = max(before, until)
                     self.spend(rate, max(0, until - before))
                     reservation.settle(max(0, until - before))
                 yield chunk
@@ -190,3 +194,9 @@ def _refused(rate: KeyRate, wait: float) -> TooManyRequestsError:
     )
     error.retry_after_seconds = wait
     return error
+
+
+def _tokens_in(lines: bytes) -> list[tuple[str, int]]:
+    """Return per answer its request, and up to which of its tokens it has them."""
+    answers = map(from_json, lines.splitlines())
+    return [(one["request_id"], one.get("start", 0) + len(one.get("token_ids", ()))) for one in answers]

@@ -16,6 +16,7 @@ from backend.gateway.dependencies import key_of
 from backend.gateway.fair_threads import in_turn, read_now
 from backend.gateway.pool_choice import pools_at_hand, want_pool
 from backend.gateway.wiring import parts_of
+from backend.lines_response import whole_lines
 from backend.store.key_rates import KeyRate
 from backend.store.store import TenantStore
 from tinkergym.errors import InvalidRequestError
@@ -89,7 +90,7 @@ async def begin_sampling(
         raise
     lines = _lines(sources, streams=streams)
     if rate and reservation:
-        lines = parts.rates.counted(rate, lines, reservation)
+        lines = parts.rates.counted(rate, lines, reservation, tenant.tenant_id)
     return Sampling(lines, inf if streams else count, stack)
 
 
@@ -129,20 +130,9 @@ def _batch_json(requests: list[SampleRequest], together: bool) -> bytes:
 
 async def _lines(sources: list[AsyncIterator[bytes]], *, streams: bool) -> AsyncGenerator[bytes, None]:
     """Yield what the pools send; of streams whole lines, some of which are parts of completions."""
-    one = _whole_lines(sources[0]) if streams else sources[0]
+    one = whole_lines(sources[0]) if streams else sources[0]
     async for chunk in one if len(sources) == 1 else _merged(sources):
         yield chunk
-
-
-async def _whole_lines(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield chunks that end with a line."""
-    rest = b""
-    async for chunk in source:
-        whole, newline, rest = (rest + chunk).rpartition(b"\n")
-        if newline:
-            yield whole + newline
-    if rest:
-        yield rest + b"\n"
 
 
 async def _merged(sources: list[AsyncIterator[bytes]]) -> AsyncIterator[bytes]:
@@ -150,7 +140,7 @@ async def _merged(sources: list[AsyncIterator[bytes]]) -> AsyncIterator[bytes]:
     arrived: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=16)
 
     async def pump(source: AsyncIterator[bytes]) -> None:
-        async for lines in _whole_lines(source):
+        async for lines in whole_lines(source):
             await arrived.put(lines)
         await arrived.put(None)
 

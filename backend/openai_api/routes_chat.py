@@ -23,7 +23,12 @@ from tinkergym.openai_api.chat_stream import ChatStream
 from tinkergym.openai_api.responses_answer import ResponsesReply
 from tinkergym.openai_api.responses_request import ResponsesRequest
 from tinkergym.openai_api.server_events import as_json
-from tinkergym.openai_api.token_requests import Prompt, chat_prompt, token_requests
+from tinkergym.openai_api.token_requests import (
+    Prompt,
+    chat_prompt,
+    refuse_many_prompt_logprobs,
+    token_requests,
+)
 from tinkergym.schema.sampling import SampleRequest
 
 router = APIRouter(prefix="/openai/v1", route_class=FairRoute)
@@ -78,6 +83,7 @@ async def _asked(
 
     def asked(served: ServedPolicy) -> tuple[Prompt, list[SampleRequest]]:
         prompt = chat_prompt(served.renderer, wanted, read_image)
+        refuse_many_prompt_logprobs([prompt], wanted)
         requests = token_requests(
             [prompt],
             wanted,

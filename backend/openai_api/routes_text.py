@@ -35,7 +35,7 @@ async def complete_text(
 
     def asked(served: ServedPolicy) -> tuple[list[Prompt], list[SampleRequest]]:
         prompts = text_prompts(served.renderer, wanted.prompts)
-        refuse_many_prompt_logprobs(prompts, wanted)
+        refuse_many_prompt_logprobs(prompts, wanted, repeats=wanted.n)
         requests = token_requests(
             prompts,
             wanted,

@@ -12,8 +12,10 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from backend.gateway.dependencies import key_of
+from backend.gateway.fair_threads import in_turn_if_large
 from backend.gateway.sample_dispatch import begin_sampling
 from backend.gateway.wiring import parts_of
+from backend.lines_response import whole_lines
 from backend.store.store import TenantStore
 from tinkergym.errors import (
     AuthenticationError,
@@ -97,11 +99,22 @@ async def _answers(
 ) -> AsyncIterator[Completion]:
     sampling = await begin_sampling(request, tenant, list(wanted))
     async with sampling.held, aclosing(sampling.lines):
-        rest = b""
-        async for chunk in sampling.lines:
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                answer = read_answer(line)
-                if isinstance(answer, SampleFailure):
-                    raise from_wire(answer.error.model_dump())
+        async for lines in whole_lines(sampling.lines):
+            for answer in await in_turn_if_large(tenant.tenant_id, len(lines), _read, lines):
                 yield answer
+
+
+def _read(lines: bytes) -> list[Completion]:
+    return [completion_in(line) for line in lines.splitlines()]
+
+
+def completion_in(line: bytes) -> Completion:
+    """Return the completion in a line.
+
+    Raises:
+        TinkerGymError: The request failed.
+    """
+    answer = read_answer(line)
+    if isinstance(answer, SampleFailure):
+        raise from_wire(answer.error.model_dump())
+    return answer

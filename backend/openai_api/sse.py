@@ -10,17 +10,17 @@ from math import inf
 from fastapi import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from backend.gateway.fair_threads import in_turn
+from backend.gateway.fair_threads import in_turn_if_large
 from backend.gateway.sample_dispatch import Sampling, begin_sampling
 from backend.lines_response import LinesResponse
-from backend.openai_api.sampled import patiently, unless_gone
+from backend.openai_api.sampled import completion_in, patiently, unless_gone
 from backend.store.store import TenantStore
-from tinkergym.errors import ServiceUnavailableError, TinkerGymError, from_wire
+from tinkergym.errors import ServiceUnavailableError, TinkerGymError
 from tinkergym.openai_api.api_errors import reply_to
 from tinkergym.openai_api.server_events import SILENT_SECONDS, STILL_SAMPLING, Events, as_event, as_events
-from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest, read_answer
+from tinkergym.schema.sampling import Completion, CompletionPart, SampleRequest
 
-_LARGE_BYTES = 1 << 16
+Answers = list[Completion | CompletionPart]
 
 
 class EventsResponse(LinesResponse):
@@ -71,77 +71,81 @@ async def streamed(
         TinkerGymError: The first answer is an error. Later ones are events.
     """
 
-    async def begin() -> tuple[Sampling, bytes]:
+    async def begin() -> tuple[Sampling, int, Answers]:
         asked = [one.model_copy(update={"stream": True}) for one in wanted]
         sampling = await begin_sampling(request, tenant, asked)
         try:
             first = await anext(sampling.lines, b"")
-            for line in first.splitlines():
-                _read(line)
+            answers = await in_turn_if_large(tenant.tenant_id, len(first), _read, first)
         except BaseException:
             await sampling.held.aclose()
             raise
-        return sampling, first
+        return sampling, len(first), answers
 
-    sampling, first = await unless_gone(request, patiently(request, begin))
-    places = {one.request_id: place for place, one in enumerate(wanted)}
-    chunks = _events(_Choices(places, events, tenant.tenant_id), first, sampling.lines)
-    return EventsResponse(chunks, inf, sampling.held)
+    sampling, size, first = await unless_gone(request, patiently(request, begin))
+    choices = _Choices({one.request_id: place for place, one in enumerate(wanted)}, events)
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        async with aclosing(sampling.lines):
+            try:
+                yield await in_turn_if_large(tenant.tenant_id, size, choices.take, first)
+                async for lines in sampling.lines:
+                    yield await in_turn_if_large(tenant.tenant_id, len(lines), choices.read, lines)
+                choices.require_all()
+            except TinkerGymError as error:
+                _, reply = reply_to(error)
+                yield as_event(reply)
+
+    return EventsResponse(chunks(), inf, sampling.held)
 
 
 class _Choices:
     """Which choices have ended."""
 
-    def __init__(self, places: dict[str, int], events: Events, tenant_id: str) -> None:
-        self._places, self.events, self._tenant_id = places, events, tenant_id
-        self.missing = set(places)
+    def __init__(self, places: dict[str, int], events: Events) -> None:
+        self._places, self._events = places, events
+        self._missing = set(places)
 
-    async def take(self, chunk: bytes) -> bytes:
-        """As `_take`; in a thread if it takes long, as with the logprobs of a whole prompt."""
-        if len(chunk) < _LARGE_BYTES:
-            return self._take(chunk)
-        return await in_turn(self._tenant_id, self._take, chunk)
-
-    def _take(self, chunk: bytes) -> bytes:
-        """Return the events for some lines, and what follows the last.
+    def read(self, lines: bytes) -> bytes:
+        """Return the events for some lines; otherwise as `take`.
 
         Raises:
             TinkerGymError: One says that a request failed.
         """
+        return self.take(_read(lines))
+
+    def take(self, answers: Answers) -> bytes:
+        """Return the events for some answers, and what follows the last."""
         sent = bytearray()
-        for line in chunk.splitlines():
-            answer = _read(line)
+        for answer in answers:
             place = self._places[answer.request_id]
             if isinstance(answer, Completion):
-                self.missing.discard(answer.request_id)
-                found = self.events.end(place, answer)
+                self._missing.discard(answer.request_id)
+                found = self._events.end(place, answer)
             else:
-                found = self.events.part(place, answer)
+                found = self._events.part(place, answer)
             sent += as_events(found)
-            if not self.missing:
-                sent += self.events.closing()
+            if not self._missing:
+                sent += self._events.closing()
         return bytes(sent)
 
+    def require_all(self) -> None:
+        """Check that none is missing at the end.
 
-async def _events(
-    choices: _Choices, first: bytes, lines: AsyncGenerator[bytes, None]
-) -> AsyncGenerator[bytes, None]:
-    async with aclosing(lines):
-        try:
-            yield await choices.take(first)
-            async for chunk in lines:
-                yield await choices.take(chunk)
-            if choices.missing:
-                raise ServiceUnavailableError("the model's worker broke off", hint="send the request again")
-        except TinkerGymError as error:
-            _, reply = reply_to(error)
-            yield as_event(reply)
+        Raises:
+            ServiceUnavailableError: One is.
+        """
+        if self._missing:
+            raise ServiceUnavailableError("the model's worker broke off", hint="send the request again")
 
 
-def _read(line: bytes) -> Completion | CompletionPart:
-    if CompletionPart.is_in(line):
-        return CompletionPart.model_validate_json(line)
-    answer = read_answer(line)
-    if isinstance(answer, SampleFailure):
-        raise from_wire(answer.error.model_dump())
-    return answer
+def _read(lines: bytes) -> Answers:
+    """Return the answers in some lines.
+
+    Raises:
+        TinkerGymError: One says that a request failed.
+    """
+    return [
+        CompletionPart.model_validate_json(line) if CompletionPart.is_in(line) else completion_in(line)
+        for line in lines.splitlines()
+    ]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from backend.lines_response import LinesResponse
+from backend.lines_response import LinesResponse, whole_lines
 
 _SECONDS = 60.0
 
@@ -126,3 +126,15 @@ def test_ends_line_source_quietly_though_client_leaves_with_last_line():
     answer(chunks, lines=1, client=Hasty)
 
     assert ended == [True]
+
+
+def test_joins_the_pieces_of_lines_without_one_that_broke_off():
+    async def joined(*pieces: bytes) -> list[bytes]:
+        async def source() -> AsyncGenerator[bytes]:
+            for piece in pieces:
+                yield piece
+
+        return [lines async for lines in whole_lines(source())]
+
+    found = asyncio.run(joined(b"a", b"b", b"c\nd", b"e\nf\n", b"\n", b"g"))
+    assert found == [b"abc\n", b"de\nf\n", b"\n"]

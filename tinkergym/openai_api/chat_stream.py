@@ -19,7 +19,7 @@ from tinkergym.openai_api.completion_text import logprobs_of, prompt_logprobs_of
 from tinkergym.openai_api.server_events import DONE, as_event
 from tinkergym.openai_api.text_pieces import TextPieces
 from tinkergym.openai_api.token_requests import Prompt
-from tinkergym.schema.sampling import Completion, CompletionPart
+from tinkergym.schema.sampling import Completion, CompletionPart, PromptScores
 from tinkergym.tool_calls.call import THOUGHT
 
 
@@ -96,9 +96,11 @@ class ChatStream:
         self._begun: set[int] = set()
         self._version = 0
         self._is_first = True
+        self._scores = PromptScores()
 
     def part(self, index: int, part: CompletionPart) -> Iterator[ChatEvent]:
         """Yield the events for some tokens of a choice."""
+        self._score(part)
         yield from self._begin(index, part.policy_version)
         text, calls, new = self._choices[index].part(part)
         ids, logprobs = part.token_ids[new], self._logprobs(part, new)
@@ -110,6 +112,7 @@ class ChatStream:
 
     def end(self, index: int, whole: Completion) -> Iterator[ChatEvent]:
         """Yield the last events of a choice."""
+        self._score(whole)
         yield from self._begin(index, whole.policy_version)
         text, calls, new, reason = self._choices[index].end(whole)
         ids, logprobs = whole.token_ids[new], self._logprobs(whole, new)
@@ -119,8 +122,15 @@ class ChatStream:
         yield from self._called(index, calls)
         last = self._event(self._choice(index, MessageDelta(), reason=reason))
         renderer, ids, wanted = self._prompt.renderer, self._prompt.token_ids, self._wanted
-        scores = prompt_logprobs_of(renderer, ids, whole, wanted.top_prompt_logprobs)
+        scores = (
+            None if index else prompt_logprobs_of(renderer, ids, self._scores, wanted.top_prompt_logprobs)
+        )
         yield last if scores is None else last.model_copy(update={"prompt_logprobs": scores})
+
+    def _score(self, one: CompletionPart | Completion) -> None:
+        """Keep the prompt's scores, which come once, for the first choice."""
+        if one.prompt_logprobs is not None:
+            self._scores = one
 
     def _called(self, index: int, calls: list[CallReply]) -> Iterator[ChatEvent]:
         for call in calls:

@@ -13,12 +13,14 @@ from tinkergym.openai_api.chat_messages import ReadImage, conversation
 from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.openai_api.completion_text import CallReader
 from tinkergym.openai_api.sampling_fields import SamplingFields
-from tinkergym.schema.sampling import MOST_EXTRA_LOGPROBS, SampleRequest
+from tinkergym.schema.sampling import SampleRequest
 from tinkergym.schema.structured import Structured
 from tinkergym.tool_calls.call import THINKING, THOUGHT
 from tinkergym.trajectory.content_parts import ImageSpan
 
 _SEEDS = 2**64
+_MOST_PROMPT_LOGPROBS = 200_000
+"""In a response. vLLM's format has an object for each: all take about 50 MB of memory and 15 MB of JSON."""
 _OPENED = 16
 """At the end of a prompt: more than the tokens with which templates open reasoning."""
 
@@ -131,22 +133,26 @@ def token_requests(
     return requests
 
 
-def refuse_many_prompt_logprobs(prompts: Sequence[Prompt], fields: SamplingFields) -> None:
-    """Check the size of a response in which each choice repeats the logprobs of its prompt.
+def refuse_many_prompt_logprobs(
+    prompts: Sequence[Prompt], fields: SamplingFields, *, repeats: int = 1
+) -> None:
+    """Check the size of a response that has the logprobs of each prompt so many times.
 
     Raises:
-        InvalidRequestError: They are more than `MOST_EXTRA_LOGPROBS`.
+        InvalidRequestError: They are more than 200,000.
     """
     if not fields.needs_prompt_logprobs:
         return
     tokens = sum(len(prompt.token_ids) for prompt in prompts)
-    many = fields.n * tokens * (1 + fields.needs_top_prompt_logprobs)
-    if many > MOST_EXTRA_LOGPROBS:
+    many = repeats * tokens * (1 + fields.needs_top_prompt_logprobs)
+    if many > _MOST_PROMPT_LOGPROBS:
+        field = "prompt_logprobs" if fields.wants_prompt_logprobs else "logprobs"
+        smaller = field if repeats == 1 else f"{field} or n"
         raise InvalidRequestError(
-            f"the choices would have {many:,} logprobs of their prompts, more than the limit of "
-            f"{MOST_EXTRA_LOGPROBS:,}",
-            hint="lower n, or use several requests",
-            field="n",
+            f"the response would have {many:,} logprobs of prompts, more than the limit of "
+            f"{_MOST_PROMPT_LOGPROBS:,}",
+            hint=f"lower {smaller}, or send less text per request",
+            field=field,
         )
 
 

@@ -58,7 +58,8 @@ class SampleRequest(CompletionSettings):
     """Shared by the requests of one episode, so the next turn finds its cache; empty means no next turn."""
     stream: bool = False
     """Also return the tokens while they are being sampled, as `CompletionPart`s. The completion follows, with
-    all of them. Some requests get no parts, such as those of a batch with `together`."""
+    all of them; the prompt's scores come once, with the first. Some requests get no parts, such as those of
+    a batch with `together`."""
     images: list[ImageSpan] = Field([], max_length=MOST_PARTS)
     """Where images are in `prompt_ids`: spans of the model's placeholder token. Upload the files first with
     `PUT /v1/images/{sha256}`. Text-only models refuse images."""
@@ -122,7 +123,7 @@ class Completion(PromptScores):
 
 
 class CompletionPart(PromptScores):
-    """Some of the tokens of a completion that is still sampled; the first part has the prompt's scores."""
+    """Some of the tokens of an unfinished completion; only the first part has the prompt's scores."""
 
     request_id: str
     start: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from backend.engines.protocol import Deliver
 from backend.engines.transformers.request_state import RequestState
@@ -49,6 +48,8 @@ class OpenStreams:
             if len(state.logprobs) > sent and (is_due or sent == 0):
                 parts.setdefault(state.deliver, []).append(_part(state, sent))
                 self._sent[state] = len(state.logprobs)
+                for name in PromptScores.model_fields:
+                    setattr(state, name, None)  # The completion does not repeat them.
         if is_due:
             self._last = now
         for deliver, some in parts.items():
@@ -60,10 +61,6 @@ class OpenStreams:
                 )
 
 
-def _of_prompt(state: RequestState) -> dict[str, Any]:
-    return {name: getattr(state, name) for name in PromptScores.model_fields}
-
-
 def _part(state: RequestState, start: int) -> CompletionPart:
     # Its values come from the engine, and are checked with the whole completion.
     return CompletionPart.model_construct(
@@ -73,5 +70,5 @@ def _part(state: RequestState, start: int) -> CompletionPart:
         sampling_logprobs=state.logprobs[start:],
         policy_version=state.policy.version,
         top_logprobs=None if state.likeliest is None else state.likeliest[start:],
-        **({} if start else _of_prompt(state)),
+        **{name: getattr(state, name) for name in PromptScores.model_fields},
     )

@@ -92,7 +92,8 @@ class Collected:
             answer["text"] = stopped_text(self._stops, self._tokens, message["stop"])
         if message["top_logprobs"]:
             answer["top_logprobs"] = [_likeliest(place, message["top_logprobs"]) for place in self._places]
-        return {**answer, **self._scored()}
+        is_scored, _ = self._in_parts  # By the first part: up to 21 values for each token of the prompt.
+        return answer if is_scored else {**answer, **self._scored()}
 
     def _scored(self) -> Message:
         """Return the scores of the prompt, if they are wanted."""

@@ -525,8 +525,10 @@ def test_streams_the_tokens_of_the_same_request_unstreamed(subject, answers):
         assert part.token_ids == whole.token_ids[these]
         assert part.sampling_logprobs == whole.sampling_logprobs[these]
         assert part.top_logprobs == whole.top_logprobs[these]
-        for name in PromptScores.model_fields:
-            assert getattr(part, name) == (None if part.start else getattr(whole, name))
+    first, *others = [*taker.early, whole]
+    assert_ranks_agree_with_likeliest(request, first, subject.tolerance)
+    assert first.prompt_logprobs[1:] == pytest.approx(unstreamed.prompt_logprobs[1:], abs=subject.tolerance)
+    assert all(getattr(one, name) is None for one in others for name in PromptScores.model_fields)
 
 
 def test_ends_stream_whose_sender_is_gone(subject, answers):

@@ -9,7 +9,7 @@ import pytest
 from fastapi import APIRouter, Depends, FastAPI
 
 from backend.gateway import app
-from backend.gateway.fair_threads import FairRoute, FairThreads
+from backend.gateway.fair_threads import FairRoute, FairThreads, in_turn_if_large
 from backend.store.keys import KeyStore
 from backend.store.tenant import TenantStore
 from tinkergym.errors import ServiceUnavailableError
@@ -56,6 +56,24 @@ def test_leaves_others_their_threads_beside_tenants_hanging_route():
             return ada.json(), waiting, {one.status_code for one in await asyncio.gather(*bobs)}
 
     assert asyncio.run(play()) == ("ada", 50, {200})
+
+
+def test_parses_only_what_is_large_in_a_thread():
+    router = APIRouter(route_class=FairRoute)
+
+    @router.get("/parse")
+    async def parse(size: int) -> bool:
+        return await in_turn_if_large("ada", size, threading.get_ident) == threading.get_ident()
+
+    async def play():
+        api = FastAPI()
+        api.include_router(router)
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://gateway")
+        with closing(FairThreads(1, seconds=60)) as api.state.route_threads:
+            async with client:
+                return [(await client.get("/parse", params={"size": size})).json() for size in (9, 2**20)]
+
+    assert asyncio.run(play()) == [True, False]
 
 
 def test_refuses_an_overdue_route():

@@ -44,7 +44,7 @@ class Service:
             yield b"".join(json.dumps({"request_id": "r", **one}).encode() + b"\n" for one in answers)
 
         with self.gateways[gateway].reserved(self.rate, most) as reservation:
-            async for _ in self.gateways[gateway].counted(self.rate, lines(), reservation):
+            async for _ in self.gateways[gateway].counted(self.rate, lines(), reservation, "ada"):
                 pass
 
     async def close(self):

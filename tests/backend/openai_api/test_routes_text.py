@@ -62,7 +62,7 @@ def test_scores_the_prompt_for_every_completion(complete):
 
 def test_bounds_logprobs_that_every_choice_repeats(complete):
     refused = complete("a" * 450, n=128, prompt_logprobs=20, max_tokens=1)
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt_logprobs")
 
 
 def test_closes_streamed_choices_with_what_was_asked(complete):

@@ -9,7 +9,7 @@ import pytest
 from backend.gateway.pool_proxy import PoolStream
 from backend.openai_api.sse import EventsResponse
 from tinkergym.openai_api.server_events import STILL_SAMPLING
-from tinkergym.schema.sampling import CompletionPart
+from tinkergym.schema.sampling import Completion, CompletionPart
 
 pytestmark = pytest.mark.service
 
@@ -110,6 +110,37 @@ def test_ends_the_pools_work_when_a_client_hangs_up(api, service):
         assert ended.wait(60)
     finally:
         del service.pool.stream
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_reads_large_answers_from_small_pieces(api, service, stream):
+    token_ids = [97] * 20_000
+
+    @asynccontextmanager
+    async def in_pieces(_pool, _path, body):
+        whole = Completion(
+            request_id=json.loads(body)["requests"][0]["request_id"],
+            token_ids=token_ids,
+            sampling_logprobs=[-0.5] * len(token_ids),
+            finish_reason="length",
+            policy_version=0,
+        )
+        line = whole.model_dump_json().encode() + b"\n"
+
+        async def chunks():
+            for start in range(0, len(line), 4096):
+                yield line[start : start + 4096]
+
+        yield PoolStream(chunks(), lambda: None)
+
+    service.pool.stream = in_pieces
+    try:
+        asked = {"model": "nano", "prompt": "a", "return_token_ids": True, "stream": stream}
+        reply = api.post("completions", json=asked)
+    finally:
+        del service.pool.stream
+    found = events_of(reply) if stream else [reply.json()]
+    assert [token for one in found for token in one["choices"][0]["token_ids"]] == token_ids
 
 
 def test_sends_comments_until_the_next_event():

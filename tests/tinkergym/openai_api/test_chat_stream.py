@@ -137,3 +137,21 @@ def test_sends_no_call_that_an_open_thought_mentions(renderer):
 
 def test_sends_no_call_behind_a_stop_string(renderer):
     assert sum(called_by_parts(renderer, f"{CALL}STOP{CALL} ", stop="STOP")) == 1
+
+
+def test_ends_with_prompt_logprobs_that_a_part_brought(renderer):
+    wanted = ChatRequest(model="m", messages=[{"role": "user", "content": "u"}], prompt_logprobs=1, n=2)
+    prompt = chat_prompt(renderer, wanted)
+    places = [None, *prompt.token_ids[1:]]
+    scores = {
+        "prompt_logprobs": [place and -1.0 for place in places],
+        "prompt_ranks": [place and 1 for place in places],
+        "top_prompt_logprobs": [place and [(place, -1.0)] for place in places],
+    }
+    bare = completion(renderer, "one")
+    whole = chat_choices(prompt, wanted, [bare.model_copy(update=scores), bare], "id", 0)
+    stream = ChatStream(prompt, wanted, "id", 0)
+    first = part(bare, 0, 2).model_copy(update=scores)
+    events = [*stream.part(0, first), *stream.end(0, bare), *stream.end(1, bare)]
+    found = [event.prompt_logprobs for event in events if event.prompt_logprobs]
+    assert found == [whole.prompt_logprobs]

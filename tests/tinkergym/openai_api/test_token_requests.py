@@ -8,11 +8,18 @@ from tests.tinkergym.agent.test_tool_turns import ADD, OFFER, STRICT
 from tinkergym.agent.agent_loop import AgentLoop
 from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
-from tinkergym.errors import PromptTooLongError, TemplateError
+from tinkergym.errors import InvalidRequestError, PromptTooLongError, TemplateError
 from tinkergym.messages import assistant, user
 from tinkergym.openai_api.chat_choices import chat_choices
 from tinkergym.openai_api.chat_request import ChatRequest
-from tinkergym.openai_api.token_requests import Policy, chat_prompt, token_requests
+from tinkergym.openai_api.text_request import TextRequest
+from tinkergym.openai_api.token_requests import (
+    Policy,
+    chat_prompt,
+    refuse_many_prompt_logprobs,
+    text_prompts,
+    token_requests,
+)
 from tinkergym.schema.decoding import Decoding
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.template_families import family_bundle
@@ -133,3 +140,14 @@ def test_limits_completions_to_the_rest_of_the_context():
     full = ChatRequest(model="m", messages=[user("a" * 60)])
     with pytest.raises(PromptTooLongError):
         token_requests([chat_prompt(renderer, full)], full, Policy(name="p"), longest=None)
+
+
+def test_bounds_logprobs_of_prompts_by_the_field_that_asked():
+    (prompt,) = text_prompts(Renderer.from_bundle(byte_bundle()), [[5] * 10_000])
+    chat = {"model": "m", "messages": [user("a")]}
+    refuse_many_prompt_logprobs([prompt], ChatRequest(**chat, prompt_logprobs=19, n=9))
+    echo = TextRequest(model="m", prompt="a", echo=True, logprobs=20)
+    for wanted, field in [(ChatRequest(**chat, prompt_logprobs=20), "prompt_logprobs"), (echo, "logprobs")]:
+        with pytest.raises(InvalidRequestError) as refused:
+            refuse_many_prompt_logprobs([prompt], wanted)
+        assert refused.value.field == field

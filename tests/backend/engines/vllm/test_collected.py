@@ -7,11 +7,14 @@ from backend.engines.vllm.collected import Collected
 MESSAGE = {"stop_strings": [], "stop": [], "structured": None}
 
 
-def output(tokens, *, reason=None, reused=0):
+def output(tokens, *, reason=None, reused=0, of_prompt=None):
     logprobs = [{token: SimpleNamespace(logprob=-1.0)} for token in tokens]
     completion = SimpleNamespace(token_ids=tokens, logprobs=logprobs, finish_reason=reason)
     return SimpleNamespace(
-        outputs=[completion], prompt_logprobs=None, num_cached_tokens=reused, finished=reason is not None
+        outputs=[completion],
+        prompt_logprobs=of_prompt,
+        num_cached_tokens=reused,
+        finished=reason is not None,
     )
 
 
@@ -47,3 +50,18 @@ def test_makes_parts_with_the_tokens_since_the_last():
     found.take(output([7], reason="stop"))
     assert found.part() is None  # the completion has them
     assert found.answer()["tokens"] == [5, 6, 7]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_has_scores_of_the_prompt_once(stream):
+    of_prompt = [None, {8: SimpleNamespace(logprob=-0.5, rank=1)}]
+    found = collected(output([5], of_prompt=of_prompt), prompt=[7, 8], prompt_logprobs=1)
+    part = found.part() if stream else {}
+    found.take(output([6], reason="stop"))
+    scores = {
+        "prompt_logprobs": [None, -0.5],
+        "prompt_ranks": [None, 1],
+        "top_prompt_logprobs": [None, [(8, -0.5)]],
+    }
+    have = [{name: one[name] for name in scores if name in one} for one in (part, found.answer())]
+    assert have == ([scores, {}] if stream else [{}, scores])
