@@ -58,11 +58,11 @@ class DashboardSettings(Settings):
 class Prices(Settings):
     """What the pages show as the cost of jobs. Nothing is charged, and no job is refused because of it."""
 
-    job_hour: float = Field(0.0, ge=0, allow_inf_nan=False)
+    job_hour: float = Field(0.0, ge=0, le=1e9, allow_inf_nan=False)
     """Of an hour in which a job has a slot; several jobs may share a device meanwhile."""
 
-    million_tokens: float = Field(0.0, ge=0, allow_inf_nan=False)
-    """Of a million sampled or trained tokens."""
+    million_tokens: float = Field(0.0, ge=0, le=1e9, allow_inf_nan=False)
+    """Of a million sampled or trained tokens; a token that is sampled and trained on counts twice."""
 
     currency: str = Field("", max_length=10)
     """Written after each amount."""

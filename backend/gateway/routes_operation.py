@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import defaultdict
 from functools import partial
 from typing import Annotated
@@ -11,12 +12,12 @@ from fastapi import APIRouter, Query, Request
 
 from backend.gateway.dependencies import Tenant
 from backend.gateway.fair_threads import FairRoute, in_turn
-from backend.gateway.log_tails import list_logs, tail
+from backend.gateway.log_tails import known_secrets, list_logs, tail
 from backend.gateway.routes_service import missing_now
 from backend.gateway.service_checks import service_checks
 from backend.gateway.wiring import GatewayParts, parts_of
 from backend.store.store import PoolRecord, TenantStore
-from tinkergym.errors import OperatorOnlyError, TinkerGymError
+from tinkergym.errors import OperatorOnlyError, ReadOnlyKeyError, TinkerGymError
 from tinkergym.schema.operation import MOST_LOG_LINES, LogList, LogTail, Operation, PoolReport, WorkerView
 from tinkergym.schema.queue import RunningJob
 
@@ -32,6 +33,9 @@ async def show_operation(request: Request, tenant: Tenant) -> Operation:
     _require_owner(tenant)
     parts = parts_of(request)
     pools = await in_turn(tenant.tenant_id, partial(_known_pools, parts))
+    # As for the health: what was found when somebody last asked may be long ago.
+    since = parts.clock() - parts.config.lease_seconds
+    await parts.pool_proofs.ask([pool for pool in pools if pool.seen_at >= since])
     reports = await asyncio.gather(*(_report(parts, pool) for pool in pools))
     heard = {pool.pool_id: report for pool, report in zip(pools, reports, strict=True) if report}
     return await in_turn(tenant.tenant_id, partial(_operation, parts, pools, heard))
@@ -39,8 +43,8 @@ async def show_operation(request: Request, tenant: Tenant) -> Operation:
 
 @router.get("/logs")
 def show_logs(request: Request, tenant: Tenant) -> LogList:
-    """List the logs on the gateway's machine; for the local owner only."""
-    _require_owner(tenant)
+    """List the logs on the gateway's machine; for the local owner's keys that may act."""
+    _require_reader(request, tenant)
     return LogList(logs=list_logs(parts_of(request).config.log_dir))
 
 
@@ -52,13 +56,18 @@ def show_log(
     lines: Annotated[int, Query(ge=1, le=MOST_LOG_LINES)] = 200,
 ) -> LogTail:
     """Return the last lines of a log; for the local owner's keys that may act."""
+    _require_reader(request, tenant)
+    config = parts_of(request).config
+    return tail(config.log_dir, name, lines, known_secrets(config.database_url, os.environ))
+
+
+def _require_reader(request: Request, tenant: TenantStore) -> None:
     _require_owner(tenant)
     if request.state.read_only:
-        raise OperatorOnlyError(
+        raise ReadOnlyKeyError(
             "a read-only key sees no logs",
             hint="they may hold what environments print; use a key that may act",
         )
-    return tail(parts_of(request).config.log_dir, name, lines)
 
 
 def _require_owner(tenant: TenantStore) -> None:

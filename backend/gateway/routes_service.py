@@ -31,7 +31,7 @@ from tinkergym.errors import TinkerGymError
 from tinkergym.registration.packs import find_packs
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.model import WireModel
-from tinkergym.schema.queue import QueueView
+from tinkergym.schema.queue import MOST_QUEUED, QueueView
 from tinkergym.schema.views import (
     EngineHostView,
     EnvironmentView,
@@ -45,9 +45,6 @@ router = APIRouter(prefix="/v1", route_class=FairRoute)
 
 _SCHEDULER_SECONDS = 5.0
 """Seconds without a heartbeat, which is sent every second."""
-
-_MOST_QUEUED = 10_000
-"""Waiting jobs, the oldest first, whose places are counted."""
 
 
 class ModelList(WireModel):
@@ -94,18 +91,22 @@ def list_models(request: Request, tenant: Tenant) -> ModelList:
 def show_queue(request: Request, tenant: Tenant) -> QueueView:
     """Return who has the models' slots, and which jobs wait for one, why, and in which place."""
     parts = parts_of(request)
+    found = parts.queue.get(partial(_queue, parts))
+    is_owner = tenant.is_local_owner
+    view = found.seen_by(tenant.tenant_id, is_owner=is_owner, offered=parts.config.models)
+    return shown_to(request, tenant).queue(view)
+
+
+def _queue(parts: GatewayParts) -> SlotQueue:
     service, config, now = parts.store.service(), parts.config, parts.clock()
-    found = SlotQueue(
+    return SlotQueue(
         # Before the jobs with a slot: one that gets it between the two waits a moment longer.
-        waiting=service.queued_jobs(limit=_MOST_QUEUED),
+        waiting=service.queued_jobs(limit=MOST_QUEUED),
         held=service.held_jobs(),
         pools={one.pool_id: one.model for one in service.pools(now, max_age=config.lease_seconds)},
         slots_per_pool=config.jobs_per_pool,
         most_of_one=config.most_jobs_of_one(service.tenants),
     )
-    is_owner = tenant.is_local_owner
-    view = found.seen_by(tenant.tenant_id, is_owner=is_owner, offered=config.models)
-    return shown_to(request, tenant).queue(view)
 
 
 @router.get("/environments")

@@ -13,19 +13,17 @@ from tinkergym.schema.operation import CheckView
 
 _ADVICE = {
     "scheduler": "no job starts until it is back; see the log `scheduler`",
-    "database": "nothing is stored until it answers; see the log `gateway`",
     "disk": "free some space: nothing can be recorded",
     "cluster": "the Ray cluster of ray.address does not answer; running jobs go on",
     "pool": "it is started again, and its jobs continue from their checkpoints; see the log `scheduler`",
     "engines": "the model is sampled with fewer engines meanwhile; see the log `scheduler`",
 }
-_ALWAYS = ("database", "scheduler")
 
 
 def service_checks(
     config: ServiceConfig, missing: Mapping[str, float], refusals: Mapping[str, ErrorView], now: float
 ) -> list[CheckView]:
-    """Return all checks, those that failed first.
+    """Return all checks, those that failed first. Without the database there are none: the request fails.
 
     Args:
         config: The service's settings.
@@ -43,9 +41,8 @@ def service_checks(
     for model, error in refusals.items():
         told = f"it does not start: {error.message}" + (f"; {error.hint}" if error.hint else "")
         checks.append(CheckView(name=f"model:{model}", ok=False, message=told))
-    there = [name for name in _ALWAYS if name not in missing and "database" not in missing]
-    there += [part for model in config.preload if (part := pool_part(model)) not in missing]
-    checks += [CheckView(name=name, ok=True, message="it is there") for name in there]
+    wanted = ["scheduler", *map(pool_part, config.preload)]
+    checks += [CheckView(name=name, ok=True, message="it is there") for name in wanted if name not in missing]
     return sorted(checks, key=lambda one: one.ok)
 
 

@@ -1,19 +1,25 @@
-"""What a tenant sees of the queue: the order in which slots are given, and who has them. Pure."""
+"""What a tenant sees of the queue: the order in which slots are given, and who has them."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from backend.fairness.fair_share import next_jobs
 from backend.store.store import HeldJob, QueuedJob
 from tinkergym.schema.queue import MOST_WAITING, ModelSlots, QueueView, RunningJob, TenantShare, WaitingJob
 
+_KEPT_SECONDS = 1.0
+"""How old an answer may be: each open page asks every three seconds."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True)
 class SlotQueue:
-    """The queue of all tenants at this moment."""
+    """The queue of all tenants at this moment. Pure."""
 
     waiting: Sequence[QueuedJob]
     held: Sequence[HeldJob]
@@ -31,14 +37,18 @@ class SlotQueue:
             is_owner: Whether it sees all tenants.
             offered: Models whose names everybody may see.
         """
-        running = Counter((self.pools[one.worker_id], one.tenant_id) for one in self._running)
-        queued = Counter((one.model, one.tenant_id) for one in self.waiting)
-        own = {model for model, whose in running.keys() | queued.keys() if whose == tenant_id}
+        own = {model for model, whose in self._runs.keys() | self._queued.keys() if whose == tenant_id}
         models = sorted({*self.pools.values(), *(one.model for one in self.waiting)})
         shown = [model for model in models if is_owner or model in own or model in offered]
-        lines = [(job, place) for model in shown for job, place in self._line(model, running)]
+        lines = {
+            model: [one for one in self.lines[model] if is_owner or one[0].tenant_id == tenant_id]
+            for model in shown
+        }
         return QueueView(
-            models=[self._slots(model, tenant_id, is_owner, running, queued) for model in shown],
+            models=[
+                self._slots(model, tenant_id, is_owner=is_owner, left_out=max(0, len(line) - MOST_WAITING))
+                for model, line in lines.items()
+            ],
             waiting=[
                 WaitingJob(
                     job_id=job.job_id,
@@ -47,40 +57,53 @@ class SlotQueue:
                     position=place,
                     reason=job.reason,
                 )
-                for job, place in lines
-                if is_owner or job.tenant_id == tenant_id
-            ][:MOST_WAITING],
+                for line in lines.values()
+                for job, place in line[:MOST_WAITING]
+            ],
         )
 
-    @property
+    @cached_property
+    def lines(self) -> dict[str, list[tuple[QueuedJob, int | None]]]:
+        """The jobs that wait for each model, with their places; those without a place last."""
+        by_model = defaultdict[str, list[QueuedJob]](list)
+        for one in self.waiting:
+            by_model[one.model].append(one)
+        return {model: self._line(model, by_model[model]) for model in {*self.pools.values(), *by_model}}
+
+    @cached_property
     def _running(self) -> list[HeldJob]:
         # A job of a pool that is gone is about to return to the queue.
         return [one for one in self.held if one.worker_id in self.pools]
 
-    def _line(self, model: str, running: Mapping[tuple[str, str], int]) -> list[tuple[QueuedJob, int | None]]:
-        """Return the jobs that wait for a model in the order of their turns, those without a turn last."""
-        mine = [one for one in self.waiting if one.model == model]
-        most = self._most(model)
-        waits = [one for one in mine if most is None or running.get((model, one.tenant_id), 0) < most]
-        by_tenant = Counter(one.tenant_id for one in self._running)
-        turns = next_jobs(waits, free_slots={model: len(waits)}, running_by_tenant=by_tenant)
+    @cached_property
+    def _runs(self) -> Counter[tuple[str, str]]:
+        return Counter((self.pools[one.worker_id], one.tenant_id) for one in self._running)
+
+    @cached_property
+    def _queued(self) -> Counter[tuple[str, str]]:
+        return Counter((one.model, one.tenant_id) for one in self.waiting)
+
+    def _line(self, model: str, mine: Sequence[QueuedJob]) -> list[tuple[QueuedJob, int | None]]:
+        most, own = self._most(model), dict[tuple[str, str], int]()
+        if most is not None:
+            own = {
+                (whose, model): most - self._runs[model, whose] for whose in {one.tenant_id for one in mine}
+            }
+        turns = next_jobs(
+            mine,
+            free_slots={model: len(mine)},
+            running_by_tenant=Counter(one.tenant_id for one in self._running),
+            tenant_slots=own,
+        )
         in_turn = {one.job_id for one in turns}
-        held_back = [one for one in mine if one.job_id not in in_turn]
         return [
             *((one, place) for place, one in enumerate(turns, start=1)),
-            *((one, None) for one in held_back),
+            *((one, None) for one in mine if one.job_id not in in_turn),
         ]
 
-    def _slots(
-        self,
-        model: str,
-        tenant_id: str,
-        is_owner: bool,
-        running: Mapping[tuple[str, str], int],
-        queued: Mapping[tuple[str, str], int],
-    ) -> ModelSlots:
+    def _slots(self, model: str, tenant_id: str, *, is_owner: bool, left_out: int) -> ModelSlots:
         shares: dict[str, list[int]] = {}
-        for column, counts in enumerate((running, queued)):
+        for column, counts in enumerate((self._runs, self._queued)):
             for (of, whose), count in counts.items():
                 if of == model:
                     name = whose if is_owner or whose == tenant_id else ""
@@ -91,6 +114,7 @@ class SlotQueue:
             pools=pools,
             slots=pools * self.slots_per_pool,
             most_of_one=self._most(model),
+            left_out=left_out,
             shares=[
                 TenantShare(tenant_id=name, running=runs, waiting=waits)
                 for name, (runs, waits) in sorted(shares.items(), key=lambda one: (-one[1][0], one[0]))
@@ -106,3 +130,18 @@ class SlotQueue:
         if self.most_of_one is None:
             return None
         return self.most_of_one * max(1, list(self.pools.values()).count(model))
+
+
+class RecentQueue:
+    """The queue as it was at most a second ago, read once for all who ask."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._read: tuple[float, SlotQueue] | None = None
+
+    def get(self, read: Callable[[], SlotQueue]) -> SlotQueue:
+        """Return the queue; `read` is called if nobody asked in the last second."""
+        with self._lock:  # Who comes while it is read waits for that.
+            if self._read is None or self._clock() - self._read[0] >= _KEPT_SECONDS:
+                self._read = self._clock(), read()
+            return self._read[1]

@@ -26,6 +26,7 @@ from backend.gateway.pool_proxy import PoolProxy
 from backend.gateway.rate_shares import RateShares
 from backend.gateway.renderer_cache import RendererCache
 from backend.gateway.run_series import RunReader
+from backend.gateway.slot_queue import RecentQueue
 from backend.gateway.token_texts import TokenReader
 from backend.machine_paths import MachinePaths
 from backend.processes.image_check import ImageCheck
@@ -106,6 +107,11 @@ class GatewayParts:
     def pool_proofs(self) -> PoolProofs:
         """Whether pools can be sampled."""
         return PoolProofs(self.proxy, self.config.lease_seconds)
+
+    @cached_property
+    def queue(self) -> RecentQueue:
+        """Who has the models' slots, and who waits for one."""
+        return RecentQueue()
 
     @cached_property
     def event_chains(self) -> EventChains:

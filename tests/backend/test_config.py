@@ -19,6 +19,7 @@ from backend.errors import ConfigError
         (["idle_policies=0"], "idle_policies", "1"),
         (["port=1", "port.x=3"], "port.x", "is not a section"),
         (['preload=["x"]', "allow_any_model=false"], "preload", "add it there"),
+        (["prices.job_hour=1e308"], "prices.job_hour", "1000000000"),
         (["port"], "", "key=value"),
         (["device=cpu"], "device", "placement.gpus=0"),
         (["engine=vllm", "placement.gpus=0", "vllm.full_weights=device"], "vllm.full_weights", "on a GPU"),

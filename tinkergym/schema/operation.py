@@ -98,6 +98,6 @@ class LogTail(WireModel):
 
     name: str
     text: str = Field(max_length=4 * MOST_LOG_BYTES)
-    """Its last lines. Keys and tokens are replaced by `<secret>`."""
+    """Its last lines; long ones are cut. Common forms of keys and tokens are replaced by `<secret>`."""
     begins_later: bool
     """Whether the log has more before this."""

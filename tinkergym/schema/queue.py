@@ -7,7 +7,9 @@ from pydantic import Field
 from tinkergym.schema.model import WireModel
 
 MOST_WAITING = 500
-"""Waiting jobs in one answer; the first of each model's line."""
+"""Waiting jobs of a model in one answer; the first of its line."""
+MOST_QUEUED = 10_000
+"""Waiting jobs, the oldest first, whose places are counted."""
 
 
 class WaitingJob(WireModel):
@@ -18,7 +20,7 @@ class WaitingJob(WireModel):
     model: str
     position: int | None
     """Its place among the jobs that wait for this model, from 1, if slots became free now and no job were
-    submitted. None while its tenant has all the slots that one may have."""
+    submitted. None if its tenant's jobs before it already take all the slots that one may have."""
     reason: str
     """What it waits for."""
 
@@ -53,6 +55,8 @@ class ModelSlots(WireModel):
     """Jobs that they train at once."""
     most_of_one: int | None
     """Slots that one tenant may have; None is all."""
+    left_out: int
+    """Waiting jobs that the asking tenant sees, but that `waiting` has no place for."""
     shares: list[TenantShare] = Field(max_length=100_000)
     """The most slots first; tenants that neither run nor wait are left out."""
     running: list[RunningJob] = Field(max_length=100_000)
@@ -66,5 +70,5 @@ class QueueView(WireModel):
     """
 
     models: list[ModelSlots] = Field(max_length=10_000)
-    waiting: list[WaitingJob] = Field(max_length=MOST_WAITING)
-    """By model, the next first."""
+    waiting: list[WaitingJob] = Field(max_length=MOST_QUEUED)
+    """By model, the next first, at most 500 of each; as they were at most a second ago."""

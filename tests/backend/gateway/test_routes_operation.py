@@ -24,7 +24,8 @@ def test_keeps_logs_from_a_read_only_key(gateway, owner, log):
     key = gateway.store.keys.create(gateway.tenants["owner"], "screen", read_only=True)
     headers = {"Authorization": f"Bearer {key}"}
     assert owner.get("/v1/operation", headers=headers).status_code == 200
-    assert owner.get("/v1/logs/scheduler", headers=headers).status_code == 403
+    for path in ("/v1/logs", "/v1/logs/scheduler"):
+        assert owner.get(path, headers=headers).json()["error"]["type"] == "ReadOnlyKeyError"
 
 
 def test_lists_workers_with_what_runs_on_them(gateway, client, owner, spec, start_pool):
@@ -48,5 +49,11 @@ def test_puts_failed_checks_first(gateway, owner, start_pool):
     assert (checks[0]["name"], checks[0]["ok"]) == ("scheduler", False)
     assert {one["name"]: one["ok"] for one in checks}["disk"]
     gateway.store.service().touch_part("scheduler", now=time.time())
-    owner.get("/v1/health")
     assert all(one["ok"] for one in owner.get("/v1/operation").json()["checks"])
+
+
+def test_asks_pools_for_a_token_before_it_checks(gateway, owner, start_pool):
+    start_pool().proof = 500
+    gateway.store.service().touch_part("scheduler", now=time.time())
+    (failed,) = (one["name"] for one in owner.get("/v1/operation").json()["checks"] if not one["ok"])
+    assert failed == "pool:nano"

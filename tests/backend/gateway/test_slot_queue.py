@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.fairness.fair_share import next_jobs
-from backend.gateway.slot_queue import SlotQueue
+from backend.gateway.slot_queue import RecentQueue, SlotQueue
 from backend.store.store import HeldJob, QueuedJob
 from tinkergym.schema.events import JobState
+from tinkergym.schema.queue import MOST_WAITING
 
 
 def queue(waiting, held=(), *, most_of_one=None, slots=2):
@@ -41,15 +42,42 @@ def test_counts_places_in_order_of_turns():
 @given(
     st.lists(st.sampled_from(["a:m", "b:m", "c:m", "a:n"]), max_size=12),
     st.lists(st.sampled_from("abc"), max_size=5),
-    st.integers(1, 6),
+    st.integers(1, 12),
+    st.none() | st.integers(1, 2),
 )
-def test_names_as_next_those_that_would_start(waiting, held, free):
-    found = queue(waiting, held)
+def test_names_as_next_those_that_would_start(waiting, held, free, most):
+    found = queue(waiting, held, most_of_one=most)
     running = {who: held.count(who) for who in held}
-    starts = next_jobs(found.waiting, free_slots={"m": free}, running_by_tenant=running)
+    own = None if most is None else {(who, "m"): 2 * most - held.count(who) for who in "abc"}
+    starts = next_jobs(found.waiting, free_slots={"m": free}, running_by_tenant=running, tenant_slots=own)
     view = found.seen_by("op", is_owner=True, offered=())
-    first = [one.job_id for one in view.waiting if one.model == "m"][:free]
+    first = [one.job_id for one in view.waiting if one.model == "m" and one.position is not None][:free]
     assert first == [one.job_id for one in starts]
+
+
+def test_gives_no_place_behind_a_tenants_last_slot():
+    found = queue(["a:m", "a:m", "a:m", "b:m"], held=["a", "b"], most_of_one=1)
+    seen = places(found.seen_by("op", is_owner=True, offered=()))
+    assert seen == {"w0": 1, "w3": 2, "w1": None, "w2": None}
+
+
+def test_cuts_each_models_line_by_itself():
+    view = queue(["a:m"] * (MOST_WAITING + 3) + ["a:n"]).seen_by("a", is_owner=False, offered=())
+    assert [one.left_out for one in view.models] == [3, 0]
+    assert [one.model for one in view.waiting] == ["m"] * MOST_WAITING + ["n"]
+
+
+def test_reads_queue_once_a_second_for_all():
+    now, reads = [0.0], []
+    recent = RecentQueue(lambda: now[0])
+
+    def read():
+        reads.append(now[0])
+        return queue(["a:m"])
+
+    for now[0] in (0.0, 0.9, 1.0, 1.9):
+        assert recent.get(read).lines["m"]
+    assert reads == [0.0, 1.0]
 
 
 def test_gives_no_place_to_tenant_with_all_its_slots():

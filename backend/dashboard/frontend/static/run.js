@@ -99,12 +99,13 @@ export async function show(main, jobId) {
   await Promise.all([drawAlarms(), drawPhases(), charts.evaluations(), listed]);
   if (location.hash === "#alarms") alarms.scrollIntoView();
   if (FINAL.has(current.state)) return;
-  let pricedAt = Date.now();
+  let pricedAt = Date.now(), summed = series.newest_step; // the job's own step may be ahead of the events
   const reload = async () => { pricedAt = Date.now(); current = await get(job(jobId)); drawHeading(); };
   follow(jobId, series.last_seq, {
     step(body) {
       newest.step = body;
-      if (body.step > current.step) for (const name of Object.keys(series.sums)) series.sums[name] += body[name] ?? 0; // else repeated
+      if (body.step > summed) for (const name of Object.keys(series.sums)) series.sums[name] += body[name] ?? 0; // else repeated
+      summed = Math.max(summed, body.step);
       if (current.cost && Date.now() - pricedAt > PRICED_MS) reload();
       current = { ...current, step: body.step, used_seconds: (body.metrics["used/hours"] ?? 0) * 3600, used_tokens: body.metrics["used/tokens"] ?? current.used_tokens };
       charts.append(body);

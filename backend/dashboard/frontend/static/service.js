@@ -59,7 +59,7 @@ async function drawLogs(section) {
     try {
       const found = await get(`/v1/logs/${part(name.value)}?lines=${lines.value}`);
       text.textContent = found.text || "This log is empty.";
-      about.textContent = `${found.begins_later ? "Its last lines" : "All of it"}, read ${new Date().toLocaleTimeString()}. What looks like a key or a token is left out.`;
+      about.textContent = `${found.begins_later ? "Its last lines" : "All of it"}, read ${new Date().toLocaleTimeString()}. Common forms of keys, tokens and passwords are left out.`;
       text.scrollTop = text.scrollHeight;
     } catch (error) {
       about.textContent = `${error.message} ${error.hint ?? ""}`;

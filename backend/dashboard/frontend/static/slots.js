@@ -26,10 +26,12 @@ export async function drawSlots(section, jobs, health) {
   const waiting = queue.waiting.map((one) => cells(
     one.position === null ? "–" : `${whole(one.position)}.`, job(one), one.model,
     h("div", { class: "why" }, one.reason || "A slot is free: a worker is about to take it.")));
+  const more = queue.models.filter((one) => one.left_out).map((one) => `${whole(one.left_out)} for ${one.model}`);
   redraw(section,
     waiting.length ? [h("h2", null, "Queue"),
-      h("p", { class: "quiet small" }, "A free slot goes to the tenant with the fewest running jobs, of equal ones to the oldest job. A job without a place waits until its tenant has fewer."),
-      table("Queue", ["Place", "Job", "Model", "Waits for"], waiting)] : null,
+      h("p", { class: "quiet small" }, "A free slot goes to the tenant with the fewest running jobs, of equal ones to the oldest job. A job without a place waits until one of its tenant's jobs ends."),
+      table("Queue", ["Place", "Job", "Model", "Waits for"], waiting),
+      more.length ? h("p", { class: "quiet small" }, `More wait behind these: ${more.join(", ")}.`) : null] : null,
     h("h2", null, "Models and who has their slots"),
     h("p", { class: "quiet small" }, "A slot is a place for one job on a loaded model. The jobs on a worker take turns at its device."),
     table("Models", ["Model", "Loaded", "Shares", "Runs here"], rows));
