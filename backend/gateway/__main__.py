@@ -17,6 +17,9 @@ from backend.store.collector import Collector, CollectorThread
 from backend.store.store import Store
 from tinkergym.tools.sandbox import isolation_rule
 
+# By its name: run with `-m`, this module is called `__main__`.
+_log = logging.getLogger("backend.gateway")
+
 
 def main() -> None:
     """Serve until a signal comes."""
@@ -32,7 +35,7 @@ def main() -> None:
     reads = LimitedReads()
     parts = assembled(config, store, reads)
     # A key that cannot be used is reported now, not at the first certificate.
-    logging.info("certificates are signed by %s", parts.operator_key.public)
+    _log.info("certificates are signed by %s", parts.operator_key.public)
     listener = socket.socket(fileno=int(sys.argv[1]))
     app = create_app(parts)
     freeze_startup_objects()

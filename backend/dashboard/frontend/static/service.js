@@ -42,10 +42,15 @@ function drawWorkers(section, workers) {
       [one.node, one.device].filter(Boolean).join(", ") || "–",
       one.memory_bytes ? bytes(one.memory_bytes) : "–",
       one.started_at === null ? "–" : [clock(one.started_at), h("div", { class: "quiet small" }, ago(one.started_at))],
-      [one.jobs.map((job) => h("div", null, h("span", { class: "mono" }, job.job_id), h("span", { class: "quiet" }, ` of ${job.tenant_id}`))),
+      [one.jobs.map((job) => h("div", null, named(job), h("span", { class: "quiet" }, ` of ${job.tenant_id}`))),
         one.environment_workers.length ? environments(one) : null])))
     : h("p", { class: "quiet" }, "No model is loaded. A job or a request loads one."));
 }
+
+// Of another tenant's job there is no page.
+const named = (job) => (job.tenant_id === document.body.dataset.tenant
+  ? h("a", { class: "mono", href: `/dashboard/jobs/${encodeURIComponent(job.job_id)}`, id: `runs-${job.job_id}` }, job.job_id)
+  : h("span", { class: "mono" }, job.job_id));
 
 const environments = (worker) => h("details", { open: openOnes.has(worker.worker_id), ontoggle: (event) => openOnes[event.target.open ? "add" : "delete"](worker.worker_id) },
   h("summary", { id: `environments-${worker.worker_id}` }, `${whole(worker.environment_workers.length)} environment workers`),
