@@ -209,13 +209,11 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         """Close the environment; there is nothing to release."""
 
     def _show(self) -> None:
-        """Let people see the game as an agent knows it that acts next or is out, if the game says how."""
+        """Let people see the game as each agent knows it, if it says how."""
         if type(self.game).view is TextGame.view:
             return
         for agent in self.agents:
-            # The others' views would be replaced before anyone asks for them.
-            due = agent == self.agent_selection or self.terminations[agent] or self.truncations[agent]
-            view = self.game.view(self._players[agent]) if due else None
+            view = self.game.view(self._players[agent])
             if view is not None:
                 self.infos[agent] = {**self.infos[agent], "view": view}
 
