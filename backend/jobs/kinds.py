@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from backend.jobs.distillation import Distillation
-from backend.jobs.inference import InferenceJob
+from backend.jobs.distillation_strategy import Distillation
+from backend.jobs.inference_job import InferenceJob
 from backend.jobs.job_context import JobContext
 from backend.jobs.job_loop import JobLoop
-from backend.jobs.own_loop import PolicyJob
+from backend.jobs.own_loop_job import PolicyJob
 from backend.jobs.played_job import PlayedJob
-from backend.jobs.preference import PreferenceJob
-from backend.jobs.rl import Reinforcement
-from backend.jobs.sft import SFTJob
+from backend.jobs.preference_job import PreferenceJob
+from backend.jobs.rl_strategy import Reinforcement
+from backend.jobs.sft_job import SFTJob
 
 _LOOPS: dict[str, Callable[[JobContext[Any]], JobLoop[Any]]] = {
     "rl": lambda context: PlayedJob(context, Reinforcement()),

@@ -9,5 +9,5 @@ def test_has_test_of_same_path_for_most_modules():
 
 
 def test_places_test_of_a_module_at_its_path():
-    assert mirrored.test_of(Path("backend/jobs/rl.py")) == Path("tests/backend/jobs/test_rl.py")
-    assert Path("backend/jobs/rl.py") in mirrored.modules()
+    assert mirrored.test_of(Path("backend/jobs/sft_job.py")) == Path("tests/backend/jobs/test_sft_job.py")
+    assert Path("backend/jobs/sft_job.py") in mirrored.modules()

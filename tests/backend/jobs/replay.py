@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from backend.jobs.rl import Reinforcement
+from backend.jobs.rl_strategy import Reinforcement
 from backend.jobs.run_evidence import RunEvidence
 from tests.backend.lab import Lab
 from tests.backend.watched_jobs import job_spec

@@ -168,7 +168,7 @@ def test_saves_large_calls_early(lab, monkeypatch):
     owner = Owner(lab, keep_checkpoints=3)
     owner.logprobs()
     call = lab.service.next_call(owner.job_id, 0)
-    monkeypatch.setattr("backend.jobs.own_loop._MOST_UNSAVED_BYTES", 2.5 * call.bytes)
+    monkeypatch.setattr("backend.jobs.own_loop_job._MOST_UNSAVED_BYTES", 2.5 * call.bytes)
     for _ in range(6):
         owner.logprobs()
     assert steps(lab, owner) == [3, 6]

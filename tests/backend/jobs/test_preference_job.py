@@ -103,7 +103,7 @@ def test_measures_what_is_held_out_without_training_on_it(lab, written):
 
 def test_measures_held_out_pairs_as_those_of_a_step(lab, written, monkeypatch):
     # In parts of 2, 2, 2 and 1; the next step trains on the same pairs with the same policy.
-    monkeypatch.setattr("backend.jobs.preference._MEASURED_AT_ONCE", 2)
+    monkeypatch.setattr("backend.jobs.preference_job._MEASURED_AT_ONCE", 2)
     pairs = [*PAIRS, *({**pair, "prompt": f"the {pair['prompt']}"} for pair in PAIRS[:3])]
     settings = {"steps": 2, "batch_size": 7, "learning_rate": 2e-3}
     job_id = written.run("preference", pairs, eval_data=written.upload("preference", pairs), **settings)

@@ -118,7 +118,7 @@ def test_measures_held_out_part_without_training_on_it(lab, written):
 
 def test_measures_held_out_conversations_as_those_of_a_step(lab, written, monkeypatch):
     # In parts of 2, 2 and 1; the next step trains on the same tokens with the same policy.
-    monkeypatch.setattr("backend.jobs.sft._MEASURED_AT_ONCE", 2)
+    monkeypatch.setattr("backend.jobs.sft_job._MEASURED_AT_ONCE", 2)
     rows = [{"prompt": f"{n}?", "completion": "ab" * (3 * n + 1)} for n in range(5)]
     settings = {"steps": 2, "batch_size": 5, "learning_rate": 2e-3, "eval_data": written.upload("sft", rows)}
     first, second = lab.events(written.run("sft", rows, **settings), "step")
