@@ -14,7 +14,7 @@ from collections.abc import Callable
 from statistics import median
 
 import tinkergym as tg
-from backend.store.keys import LOCAL_TENANT
+from backend.store.key_rows import LOCAL_TENANT
 from backend.testing.scripted_service import ScriptedService
 from benchmarks.common import Figure, write_result
 from tinkergym.cli import jobs as jobs_command

@@ -12,7 +12,7 @@ from typing import Any
 
 from backend.config import load_config
 from backend.private_folder import private_files
-from backend.store.keys import KeyStore
+from backend.store.key_rows import KeyStore
 from backend.store.store import Store
 from tinkergym.errors import InvalidRequestError, NotFoundError, TinkerGymError
 

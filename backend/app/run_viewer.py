@@ -34,7 +34,7 @@ from backend.gateway.uvicorn_server import serve_on
 from backend.store.copied_runs import add_copied_episodes
 from backend.store.database_copy import dump
 from backend.store.kept_episodes import KeptEpisodes
-from backend.store.keys import LOCAL_TENANT
+from backend.store.key_rows import LOCAL_TENANT
 from backend.store.place import DEFAULT_FILE, default_url
 from backend.store.store import Store
 from tinkergym.certificates.archive import BundleFiles, reading_bundle, unreadable

@@ -34,7 +34,7 @@ from backend.processes.ends import wait_for_end
 from backend.processes.guardian import guarded
 from backend.scheduler.cluster_door import require_cluster
 from backend.store.blob_check import require_usable
-from backend.store.keys import LOCAL_TENANT
+from backend.store.key_rows import LOCAL_TENANT
 from backend.store.place import database_file
 from backend.store.store import Store
 from tinkergym.errors import TinkerGymError, from_wire

@@ -17,7 +17,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from backend.dashboard.frontend import Frontend
-from backend.store.keys import LOCAL_TENANT, SESSION_SECONDS, KeyRights
+from backend.store.key_rows import LOCAL_TENANT, SESSION_SECONDS, KeyRights
 from tinkergym import __version__
 
 HOME = "/dashboard"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fastapi import Request
 
-from backend.store.keys import KeyRights
+from backend.store.key_rows import KeyRights
 from tinkergym.errors import LimitedKeyError, ReadOnlyKeyError
 
 READS: frozenset[tuple[str, str]] = frozenset(

@@ -31,7 +31,7 @@ from backend.gateway.token_texts import TokenReader
 from backend.machine_paths import MachinePaths
 from backend.processes.image_check import ImageCheck
 from backend.store.key_rates import Allowance, KeyRate
-from backend.store.keys import KeyRights
+from backend.store.key_rows import KeyRights
 from backend.store.store import Store
 from backend.store.usage import QuotaRoom
 from tinkergym.basics.bounded_dict import BoundedDict

@@ -16,7 +16,7 @@ from backend.jobs.job_loop import JobLoop
 from backend.jobs.own_loop_parity import PublishCheck
 from backend.learner.sequences import BatchTotals, TokenLimits, TrainSequence, left_out_image
 from backend.learner.token_loss import TokenLoss, likelihood_loss, policy_loss
-from backend.store.policy_calls import StoredCall
+from backend.store.policy_call_rows import StoredCall
 from tinkergym.errors import (
     CheckpointCorruptError,
     ConflictError,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from backend.episodes.logprob_gaps import LogprobGaps
 from backend.episodes.played import Played, PlayedSeat
 from backend.learner.sequences import FloatArray, TrainSequence
-from backend.store.episodes import StoredEpisode
+from backend.store.episode_results import StoredEpisode
 from backend.store.stored_facts import Fact
 from tinkergym.schema.certificate import EpisodeFate, StepFacts, StepLedger
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from backend.errors import ConfigError
 from backend.store.copied_runs import add_copied_run
 from backend.store.database import Database, SchedulerLock
-from backend.store.episodes import EpisodeStore
+from backend.store.episode_results import EpisodeStore
 from backend.store.job_leases import JobLeaseStore
 from backend.store.job_rows import (
     MOST_QUEUE_REASON,
@@ -27,9 +27,9 @@ from backend.store.job_rows import (
     job_row,
 )
 from backend.store.journal import JournalStore
-from backend.store.keys import KeyStore
+from backend.store.key_rows import KeyStore
 from backend.store.policies import PolicyStore, checkpoints_by_key
-from backend.store.policy_calls import PolicyCalls, PolicyCallStore
+from backend.store.policy_call_rows import PolicyCalls, PolicyCallStore
 from backend.store.postgres import DatabaseUnreachableError
 from backend.store.references import ReferredPolicy, find_policy
 from backend.store.schema_version import HEAD, require_current_schema

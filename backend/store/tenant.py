@@ -19,7 +19,7 @@ from backend.store.job_rows import (
     job_row,
     job_view,
 )
-from backend.store.keys import LOCAL_TENANT
+from backend.store.key_rows import LOCAL_TENANT
 from backend.store.policies import (
     forget_policies,
     names_of,
@@ -28,7 +28,7 @@ from backend.store.policies import (
 )
 from backend.store.references import ReferredPolicy, find_policy
 from backend.store.secret_rows import put_secret
-from backend.store.served_names import NameRows
+from backend.store.served_name_rows import NameRows
 from backend.store.tables import episodes, events, facts, jobs, policy_calls
 from backend.store.tenant_lists import TenantLists
 from backend.store.tenant_runs import TenantRuns

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, select
 
 from backend.store.database import Database
-from backend.store.episodes import packed_results
+from backend.store.episode_results import packed_results
 from backend.store.job_rows import checkpoint_views
 from backend.store.kept_episodes import KeptEpisodes
 from backend.store.policies import policies_by_agent

@@ -31,7 +31,7 @@ from backend.config import ServiceConfig
 from backend.gateway.app import create_app
 from backend.gateway.event_tail import EventTail
 from backend.gateway.wiring import GatewayParts
-from backend.store.keys import LOCAL_TENANT
+from backend.store.key_rows import LOCAL_TENANT
 from backend.store.store import Store
 from backend.store.tenant import TenantStore
 from backend.testing.scripted_catalog import MODELS, ScriptedCatalog, ScriptedCheck

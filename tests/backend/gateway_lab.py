@@ -30,7 +30,7 @@ from backend.gateway.pool_proxy import PoolProxy
 from backend.gateway.uvicorn_server import protocol
 from backend.gateway.wiring import GatewayParts
 from backend.settings.gateway_limits import GatewayLimits
-from backend.store.keys import LOCAL_TENANT
+from backend.store.key_rows import LOCAL_TENANT
 from backend.store.store import Store
 from backend.testing.scripted_catalog import ScriptedCatalog
 from backend.worker_url import unix_url

@@ -13,7 +13,7 @@ from backend.config import ServiceConfig
 from backend.errors import ConfigError
 from backend.gateway.app import create_app
 from backend.gateway.assembly import assembled
-from backend.store.keys import LOCAL_TENANT
+from backend.store.key_rows import LOCAL_TENANT
 from backend.store.place import DEFAULT_FILE
 from backend.store.store import Store
 from tests.tinkergym.certificates.made_run import Run

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI
 
 from backend.gateway import app
 from backend.gateway.fair_threads import FairRoute, FairThreads, in_turn_if_large
-from backend.store.keys import KeyStore
+from backend.store.key_rows import KeyStore
 from backend.store.tenant import TenantStore
 from tinkergym.errors import ServiceUnavailableError
 

@@ -11,7 +11,7 @@ import pytest
 from backend.episodes.played import PlayedSeat
 from backend.jobs.run_evidence import RunEvidence, Source, captured_by_turn
 from backend.learner.sequences import TrainSequence
-from backend.store.episodes import StoredEpisode
+from backend.store.episode_results import StoredEpisode
 from tinkergym.algorithms import GRPO
 from tinkergym.schema.certificate import StepFacts, StepLedger
 from tinkergym.schema.episodes import EpisodeResult

@@ -91,7 +91,7 @@ def test_keeps_result_of_covered_call_that_cannot_be_repeated(policy):
 
 
 def test_bounds_the_calls_that_wait(policy, monkeypatch):
-    monkeypatch.setattr("backend.store.policy_calls.MOST_CALLS_AHEAD", 2)
+    monkeypatch.setattr("backend.store.policy_call_rows.MOST_CALLS_AHEAD", 2)
     for seq in (1, 2):
         policy.calls.add(policy.id, seq, Publish())
     with pytest.raises(TooManyRequestsError):
