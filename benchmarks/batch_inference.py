@@ -21,7 +21,7 @@ import torch
 
 import tinkergym as tg
 from backend.engines.protocol import BASE_POLICY
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from benchmarks.bench_engine import NANO
 from benchmarks.common import Figure, Service, paired_ratios, service, write_result
 from benchmarks.determinism import kill_if_there

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 import backend
 from backend.compute.weights import AdapterWeights
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from benchmarks.common import Figure, write_result
 from tinkergym.errors import from_wire
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest

@@ -29,7 +29,7 @@ from backend.engines.spread.orders import EngineJoins, WantedPieces
 from backend.engines.spread.spread_engine import SpreadEngine
 from backend.engines.spread.weight_file import Piece
 from backend.engines.spread.weight_pull import WeightPull
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.network.worker_calls import WorkerAddress, WorkerCalls
 from backend.worker_url import any_port
 from backend.workers.engine_endpoint import EngineEndpoint, HostedEngine

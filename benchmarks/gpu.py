@@ -28,7 +28,7 @@ from torch import Tensor
 
 import tinkergym as tg
 from backend.engines.asking import Asked
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss

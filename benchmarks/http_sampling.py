@@ -23,7 +23,7 @@ import torch
 import tinkergym as tg
 from backend.compute.device_lock import send_helpers_home
 from backend.engines.protocol import BASE_POLICY
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from benchmarks.common import Figure, paired_ratio, service, write_result
 from benchmarks.step_work import model_directory
 from tinkergym.errors import from_wire

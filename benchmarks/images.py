@@ -19,8 +19,8 @@ from tinkergym_geometry.area import AreaEnv
 
 import tinkergym as tg
 from backend.catalog.models import load_renderer_bundle
-from backend.engines.transformers.engine import TransformersEngine
-from backend.engines.vllm.engine import VllmEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
+from backend.engines.vllm.vllm_engine import VllmEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 
 from backend.catalog.models import load_renderer_bundle
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.learner.learner import Learner
 from benchmarks.bench_engine import NANO
 from benchmarks.common import Figure, paired_ratio, write_result

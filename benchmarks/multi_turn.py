@@ -23,7 +23,7 @@ import torch
 from backend.catalog.models import load_renderer_bundle
 from backend.compute.device_lock import send_helpers_home
 from backend.compute.weights import PolicyWeights
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.jobs.dataset_records import train_sequence, written
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence

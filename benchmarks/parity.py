@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss

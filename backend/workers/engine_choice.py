@@ -13,10 +13,10 @@ import torch
 from backend.catalog.models import read_model_facts
 from backend.compute.supported_models import Quantization
 from backend.engines.protocol import SamplingEngine
-from backend.engines.scripted.engine import ScriptedEngine
+from backend.engines.scripted.scripted_engine import ScriptedEngine
 from backend.engines.token_sampling import uniforms
-from backend.engines.transformers.engine import TransformersEngine
-from backend.engines.vllm.engine import VllmEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
+from backend.engines.vllm.vllm_engine import VllmEngine
 from backend.settings.served_models import DType, VllmSettings
 from backend.vision.shared_caches import SharedImages
 from tinkergym.schema.sampling import SampleRequest

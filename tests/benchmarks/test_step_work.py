@@ -1,6 +1,6 @@
 from backend.catalog.models import load_renderer_bundle
 from backend.engines.protocol import BASE_POLICY
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from benchmarks.step_work import ANSWER_TOKENS, END_OF_TURN, PROMPT_TOKENS, fixed_prompts, model_directory
 from tinkergym.agent.renderer import Renderer
 from tinkergym.schema.sampling import Completion, SampleRequest

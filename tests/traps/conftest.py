@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from backend.compute.weights import weights_sha256
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss

@@ -1,6 +1,6 @@
 """`python -m backend.engines.vllm.host FD`: the process that runs vLLM's `AsyncLLM`.
 
-Messages are JSON lines over the socket FD. `engine.py` at the other end tracks all state and restarts this
+Messages are JSON lines over the socket FD. `vllm_engine.py` at the other end tracks all state and restarts this
 process when it ends; when the socket closes, this process and vLLM's end too.
 """
 

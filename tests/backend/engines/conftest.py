@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from backend.compute.weights import AdapterWeights, FullWeights, PolicyWeights
 from backend.engines.protocol import SamplingEngine
-from backend.engines.scripted.engine import Script, ScriptedEngine
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.scripted.scripted_engine import Script, ScriptedEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.settings.served_models import PACKAGED_MODELS, VllmSettings
 from tests.backend.engines.fleet import Fleet
 from tests.backend.tiny_models import make_model, write_json  # noqa: F401
@@ -259,7 +259,7 @@ def adapter() -> AdapterWeights:
 def vllm_subject() -> Iterator[ModelSubject]:
     """One vLLM for all tests that want it; starting it is what takes long."""
     pytest.importorskip("vllm", reason="vLLM is not installed: bash scripts/install_vllm.sh")
-    from backend.engines.vllm.engine import VllmEngine
+    from backend.engines.vllm.vllm_engine import VllmEngine
 
     engine = VllmEngine(NANO, settings=VllmSettings(adapters_at_once=2, sleep="offload"))
     yield ModelSubject(engine, structures=True)
@@ -270,7 +270,7 @@ def vllm_subject() -> Iterator[ModelSubject]:
 def vllm_ranks() -> Iterator[ModelSubject]:
     """One vLLM whose model two ranks divide between them; its process count is the subject."""
     pytest.importorskip("vllm", reason="vLLM is not installed: bash scripts/install_vllm.sh")
-    from backend.engines.vllm.engine import VllmEngine
+    from backend.engines.vllm.vllm_engine import VllmEngine
 
     settings = VllmSettings(adapters_at_once=2)
     engine = VllmEngine(NANO, devices=("cpu", "cpu"), settings=settings)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.schema.sampling import SampleRequest
 

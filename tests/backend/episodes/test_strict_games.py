@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.compute.weights import FullWeights
-from backend.engines.scripted.engine import ScriptedEngine
+from backend.engines.scripted.scripted_engine import ScriptedEngine
 from backend.episodes.episode_board import EpisodeBoard
 from backend.episodes.episode_requests import step_requests
 from backend.episodes.played import is_lost

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.errors import BlobsUnavailableError
 from backend.learner.learner import Learner
 from backend.store.store import ServiceStore

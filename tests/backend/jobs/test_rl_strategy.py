@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tinkergym as tg
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.errors import LeaseLostError
 from backend.learner.checkpoints import Checkpoint
 from tests.backend.jobs.replay import that_learn_the_same

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from backend.catalog.models import load_renderer_bundle
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss

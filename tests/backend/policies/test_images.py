@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.episodes.record_check import require_sound
 from backend.learner.learner import Learner
 from backend.learner.sequences import TokenLimits, TrainSequence

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from backend.compute.whole_model import load_whole
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.vision.pixels import ImageReader

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from backend.config import ServiceConfig
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.episodes.lockstep import LockstepGate
 from backend.errors import ConfigError, RankLostError
 from backend.policies.pool_learner import PoolLearner

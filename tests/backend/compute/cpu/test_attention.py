@@ -4,7 +4,7 @@ import torch
 from torch.nn import functional
 
 from backend.compute.cpu.attention import attend
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss

@@ -10,7 +10,7 @@ import torch
 
 from backend.compute.weights import AdapterWeights
 from backend.engines.asking import Asked
-from backend.engines.scripted.engine import ScriptedEngine
+from backend.engines.scripted.scripted_engine import ScriptedEngine
 from tests.backend.engines.fleet import Fleet
 from tinkergym.errors import PolicyVersionGoneError, ServiceUnavailableError
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from backend.compute.weights import AdapterWeights, FullWeights, weights_sha256
-from backend.engines.scripted.engine import ScriptedEngine
+from backend.engines.scripted.scripted_engine import ScriptedEngine
 from backend.engines.spread import weight_file
 from backend.engines.spread.orders import PublishOrder
 from backend.engines.spread.weight_source import WeightSource

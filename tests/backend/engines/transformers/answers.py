@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from backend.compute.weights import AdapterWeights, FullWeights
 from backend.engines.asking import Answers, Asked
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from tinkergym.schema.sampling import Completion, SampleRequest
 
 VOCABULARY = 64

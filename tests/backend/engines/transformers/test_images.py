@@ -4,7 +4,7 @@ import pytest
 import torch
 from PIL import Image
 
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.learner.learner import Learner
 from tests.backend.vlm import NANO_VL, Pictures, look, picture
 from tinkergym.schema.jobs.parts import FullParameters, LoRA

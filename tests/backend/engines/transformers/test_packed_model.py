@@ -6,8 +6,8 @@ from transformers import AutoModelForCausalLM, JambaConfig, Lfm2Config, Llama4Te
 
 from backend.compute.device_lock import DeviceLock, can_divide_threads
 from backend.engines.transformers import slot_scheduler
-from backend.engines.transformers.engine import TransformersEngine
 from backend.engines.transformers.packed_model import PackedModel
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from tests.backend.engines.transformers.answers import (
     ask,
     assert_same_logprobs,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from backend.compute.supported_models import BYTES_OF
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.learner.causal_lm import CausalLM
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence

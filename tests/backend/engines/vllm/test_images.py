@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss
@@ -56,7 +56,7 @@ def learner(seeing, images):
 
 @pytest.fixture(scope="module")
 def engine(seeing, images):
-    from backend.engines.vllm.engine import VllmEngine
+    from backend.engines.vllm.vllm_engine import VllmEngine
 
     engine = VllmEngine(
         seeing.directory, settings=VllmSettings(cache_bytes=1 << 27, max_adapter_rank=8), images=images

@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 
 from backend.compute.weights import AdapterWeights, FullWeights
 from backend.engines.asking import Asked
-from backend.engines.vllm.engine import VllmEngine
 from backend.engines.vllm.settings import engine_arguments, process_environment
+from backend.engines.vllm.vllm_engine import VllmEngine
 from backend.settings.served_models import PACKAGED_MODELS, VllmSettings
 from tinkergym.errors import InvalidRequestError, ServiceUnavailableError, StorageFullError
 from tinkergym.schema.sampling import SampleRequest

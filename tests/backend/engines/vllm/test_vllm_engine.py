@@ -19,7 +19,7 @@ from transformers import (
 
 from backend.compute.weights import FullWeights
 from backend.engines.asking import Asked
-from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss
@@ -189,7 +189,7 @@ TIED = [(Qwen2Config, {}), (Gemma2Config, {"head_dim": 32, "sliding_window": 16}
 
 @pytest.mark.parametrize("config_class, more", TIED, ids=["qwen2", "gemma2"])
 def test_updates_tied_output_head_after_sleep(tmp_path, config_class, more):
-    from backend.engines.vllm.engine import VllmEngine
+    from backend.engines.vllm.vllm_engine import VllmEngine
 
     torch.manual_seed(1)
     config = config_class(
@@ -239,7 +239,7 @@ def test_updates_tied_output_head_after_sleep(tmp_path, config_class, more):
 
 
 def test_samples_mixture_of_experts_with_adapter_that_learner_trained(tmp_path):
-    from backend.engines.vllm.engine import VllmEngine
+    from backend.engines.vllm.vllm_engine import VllmEngine
 
     torch.manual_seed(0)
     model = Qwen2MoeForCausalLM(

@@ -8,7 +8,7 @@ import pytest
 from backend.compute.weights import AdapterWeights
 from backend.engines.asking import Asked
 from backend.engines.protocol import SamplingEngine
-from backend.engines.scripted.engine import ScriptedEngine
+from backend.engines.scripted.scripted_engine import ScriptedEngine
 from tinkergym.errors import TemplateError
 from tinkergym.schema.sampling import SampleRequest
 
