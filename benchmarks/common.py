@@ -59,7 +59,7 @@ class Service:
     def key_of(self, tenant: str) -> str:
         """Make a tenant and return its key."""
         created = subprocess.run(
-            [sys.executable, "-m", "backend.app.keys", "create", tenant],
+            [sys.executable, "-m", "backend.app.key_commands", "create", tenant],
             env=os.environ | self.environment,
             capture_output=True,
             text=True,

@@ -9,11 +9,11 @@ from backend.external.environment_tokens import without_token
 from backend.external.urls import is_remote
 from backend.store.store import TenantStore
 from tinkergym.errors import InvalidRequestError, NotFoundError
+from tinkergym.schema.fixed_players import Frozen, PlayedAs, Replay
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.training_spec import TrainingSpec
-from tinkergym.schema.opponents import Frozen, PlayedAs, Replay
 
 Job = TypeVar("Job", bound=TrainingSpec)
 

@@ -9,11 +9,11 @@ from backend.config import ServiceConfig
 from backend.external import judges, opponent_models
 from backend.external.environment_tokens import put_away, without_token
 from backend.external.urls import as_remote, is_remote, pinned
+from tinkergym.schema.fixed_players import External, FixedPlayer
 from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.spec import JobSpec
-from tinkergym.schema.opponents import External, FixedPlayer
 
 Played = TypeVar("Played", bound=PlayedSpec)
 

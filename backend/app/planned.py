@@ -13,8 +13,8 @@ from backend.config import ServiceConfig, load_config
 from backend.errors import ConfigError
 from backend.planning.gpu_table import gpu_table
 from backend.planning.machines import Machine, NotPlaced, Placed
+from backend.planning.model_plan import plan
 from backend.planning.nodes_file import read_nodes
-from backend.planning.plan import plan
 from backend.scheduler.model_wishes import own_machine, wish_of
 from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.errors import TinkerGymError, UnknownModelError

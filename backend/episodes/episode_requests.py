@@ -14,10 +14,10 @@ from backend.episodes.recorded_actions import RecordedActions
 from backend.episodes.seat_players import Current, LeagueView, Past, SeatPlayer, bind, label_of
 from backend.episodes.staleness import oldest_version
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan, TablePlayer
+from tinkergym.schema.fixed_players import Base, External, Frozen, PlayedAs, Replay, Scripted
 from tinkergym.schema.ids import EpisodeId, JobRef, PolicyRef, policy_of
 from tinkergym.schema.jobs.parts import Sampling
 from tinkergym.schema.jobs.played_spec import PlayedSpec
-from tinkergym.schema.opponents import Base, External, Frozen, PlayedAs, Replay, Scripted
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
 _SAMPLING = 1

@@ -11,9 +11,9 @@ from typing import Any
 
 from backend.episodes.played import Played
 from backend.episodes.seat_players import class_of
+from tinkergym.schema.fixed_players import League
 from tinkergym.schema.ids import PolicyRef, agent_version
 from tinkergym.schema.jobs.played_spec import PlayedSpec
-from tinkergym.schema.opponents import League
 
 Scores = dict[str, tuple[int, float]]
 """`agent@version` of an opponent -> games against it, and points scored: 1 for earning more than it, 0.5 for

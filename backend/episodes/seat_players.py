@@ -13,9 +13,9 @@ from typing import Literal, Protocol
 import numpy as np
 
 from tinkergym.schema.episodes import CURRENT
+from tinkergym.schema.fixed_players import Base, FixedPlayer, League, Replay
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
-from tinkergym.schema.opponents import Base, FixedPlayer, League, Replay
 
 _BINDING = 3
 """Last word of the entropy for drawing opponents."""

@@ -14,8 +14,8 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.network import model_urls
 from tinkergym.network.model_urls import origin_of
 from tinkergym.rollout.external_player import ALLOWED_VARIABLE
+from tinkergym.schema.fixed_players import External
 from tinkergym.schema.jobs.parts import EnvironmentRef
-from tinkergym.schema.opponents import External
 
 
 def check_listed(models: Iterable[External], listed: Sequence[str]) -> None:

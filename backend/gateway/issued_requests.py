@@ -12,9 +12,9 @@ from backend.episodes.recorded_actions import RecordedActions
 from backend.store.blobs import Blobs
 from tinkergym.errors import NotReplayableError
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, SeatPlan
+from tinkergym.schema.fixed_players import League
 from tinkergym.schema.ids import EpisodeId, PolicyRef
 from tinkergym.schema.jobs.played_spec import PlayedSpec
-from tinkergym.schema.opponents import League
 
 _PAST = "past@"
 

@@ -11,8 +11,8 @@ from backend.gateway.fair_threads import FairRoute, FairThreads
 from backend.gateway.wiring import parts_of
 from backend.store.uploads import ChunkSummary, Uploads, read_chunk
 from tinkergym.errors import PayloadTooLargeError
-from tinkergym.schema.data import DataChunk, DataManifest, DataView
 from tinkergym.schema.model import WireModel
+from tinkergym.schema.uploaded_data import DataChunk, DataManifest, DataView
 
 router = APIRouter(prefix="/v1/data", route_class=FairRoute)
 

@@ -12,7 +12,7 @@ from backend.gateway.fair_threads import FairRoute, FairThreads
 from backend.gateway.wiring import GatewayParts, parts_of
 from backend.store.images import Images
 from backend.store.store import TenantStore
-from tinkergym.schema.data import ImageKept, ImageNames
+from tinkergym.schema.uploaded_data import ImageKept, ImageNames
 
 router = APIRouter(prefix="/v1/images", route_class=FairRoute)
 

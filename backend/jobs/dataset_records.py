@@ -21,8 +21,8 @@ from backend.learner.sequences import TrainSequence
 from backend.policies.parity import Prompt
 from backend.store.uploads import Uploads
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.data import TokenSequence
 from tinkergym.schema.jobs.dataset import DatasetSpec
+from tinkergym.schema.uploaded_data import TokenSequence
 from tinkergym.trajectory.content_parts import ImageSpan
 
 

@@ -6,11 +6,11 @@ from backend.episodes.episode_requests import SEAT_APART, sampling_seed, seat_pl
 from backend.jobs.job_context import JobContext
 from tinkergym.schema.episodes import MOST_SEATS, EpisodeRequest, SeatPlan
 from tinkergym.schema.evaluate_every import MOST_EPISODES, EvaluateEvery
+from tinkergym.schema.fixed_players import Base
 from tinkergym.schema.ids import EpisodeId, JobRef, policy_of
 from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.parts import Limits
 from tinkergym.schema.jobs.played_spec import PlayedSpec
-from tinkergym.schema.opponents import Base
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
 _APART = MOST_EPISODES + MOST_SEATS

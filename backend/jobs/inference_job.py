@@ -19,10 +19,10 @@ from tinkergym.errors import PromptTooLongError
 from tinkergym.inference.in_order import Answer, InOrder
 from tinkergym.inference.results import fault_of
 from tinkergym.inference.sampling_plan import SamplingPlan
-from tinkergym.schema.data import PromptNote, TokenSequence
 from tinkergym.schema.events import ErrorView, JobState, StepEvent
 from tinkergym.schema.jobs.inference import InferenceSpec
 from tinkergym.schema.sampling import Completion, RowResult, SampledRow, SampleRequest
+from tinkergym.schema.uploaded_data import PromptNote, TokenSequence
 from tinkergym.trajectory.trajectory import MOST_TOKENS
 
 _IN_FLIGHT = 512

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from backend.compute.supported_models import Quantization
 from backend.planning.machines import Machine, Placed, Wish
+from backend.planning.model_plan import plan
 from backend.planning.model_shape import ModelShape
-from backend.planning.plan import plan
 from backend.planning.wishes import ModelPlacement
 
 _GB = 10**9

@@ -10,8 +10,8 @@ from backend.catalog.models import folder_at_hand, read_json, read_model_facts
 from backend.catalog.tensor_files import expected_bytes
 from backend.config import ServiceConfig
 from backend.planning.machines import Machine, NotPlaced, Placed, Wish
+from backend.planning.model_plan import plan
 from backend.planning.model_shape import ModelShape
-from backend.planning.plan import plan
 from backend.planning.wishes import for_all_parameters
 from backend.processes.machine_gpus import machine_gpus
 from backend.processes.memory import machine_bytes

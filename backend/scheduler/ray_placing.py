@@ -13,7 +13,7 @@ from typing import Any
 
 from backend.config import ServiceConfig
 from backend.planning.machines import Machine, NotPlaced, Part, Placed, Wish
-from backend.planning.plan import plan
+from backend.planning.model_plan import plan
 from backend.planning.pool_place import PoolPlace
 from backend.processes.machine_gpus import machine_gpus
 from backend.scheduler.model_wishes import impossible_on, own_machine, wish_of

@@ -22,9 +22,9 @@ from tinkergym.errors import (
     NotFoundError,
     PayloadTooLargeError,
 )
-from tinkergym.schema.data import DataChunk, DataKind, DataManifest, DataView, TokenSequence
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.parsing import parse_json
+from tinkergym.schema.uploaded_data import DataChunk, DataKind, DataManifest, DataView, TokenSequence
 
 _LATELY_SECONDS = 3600.0
 _MOST_CHUNKS = 20_000

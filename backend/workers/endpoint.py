@@ -20,10 +20,10 @@ from backend.engines.protocol import Deliver
 from backend.engines.spread.orders import Done, EngineJoins, WantedPieces
 from backend.fairness.fair_places import FairPlaces
 from backend.workers.worker_server import Handler, WorkerServer, in_thread, read_body, sampled
-from tinkergym.schema.data import ImageKept, ImageNames
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.operation import PoolReport
 from tinkergym.schema.sampling import SampleRequest
+from tinkergym.schema.uploaded_data import ImageKept, ImageNames
 from tinkergym.schema.views import RendererBundle
 
 _LONG_POLLS = 128

@@ -9,7 +9,7 @@ from backend.processes.image_check import ImageCheck
 from backend.store.images import Images
 from backend.store.store import TenantStore
 from backend.store.usage import QuotaRoom
-from tinkergym.schema.data import ImageKept, ImageNames
+from tinkergym.schema.uploaded_data import ImageKept, ImageNames
 
 
 class PoolImages:

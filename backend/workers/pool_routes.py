@@ -20,11 +20,11 @@ from backend.workers.pool_jobs import PoolJobs
 from backend.workers.sample_router import SampleRouter
 from backend.workers.shared_parts import SharedParts
 from tinkergym.errors import NotFoundError, ServiceUnavailableError, from_wire
-from tinkergym.schema.data import ImageKept, ImageNames
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.operation import EnvironmentWorker, PoolReport
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+from tinkergym.schema.uploaded_data import ImageKept, ImageNames
 from tinkergym.schema.views import RendererBundle
 
 _MOST_BUNDLES = 16

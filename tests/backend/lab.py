@@ -27,11 +27,11 @@ from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
 from tinkergym.remote.transport import Connection
 from tinkergym.rollout.play_list import play
 from tinkergym.rollout.rollout_worker import RolloutWorker
-from tinkergym.schema.data import DataKind
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, LeaseReply, LeaseRequest, SubmitRequest
 from tinkergym.schema.events import JobState
 from tinkergym.schema.parsing import parse_spec
 from tinkergym.schema.sampling import Completion, SampleRequest
+from tinkergym.schema.uploaded_data import DataKind
 from tinkergym.tasks import SequenceTasks
 
 TOKEN = "pool-token"

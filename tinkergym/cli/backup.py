@@ -66,7 +66,7 @@ def _run(
     pairs = [*([f"data_dir={data_dir}"] if data_dir else []), *(settings or [])]
     where = [*(["--json"] if as_json else []), *(["--config", str(config)] if config else [])]
     where += [part for pair in pairs for part in ("--set", pair)]
-    run_service_program("backend.app.backup", [*where, command, place])
+    run_service_program("backend.app.service_backup", [*where, command, place])
 
 
 def migrate(

@@ -13,7 +13,7 @@ from tinkergym.cli.named_environment import environment_maker
 from tinkergym.datasets.rows import DataSource
 from tinkergym.errors import InvalidRequestError
 from tinkergym.remote.described_data import describe
-from tinkergym.schema.data import DataKind
+from tinkergym.schema.uploaded_data import DataKind
 from tinkergym.tasks.grid import tasks_of
 
 app = typer.Typer(

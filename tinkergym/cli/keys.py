@@ -77,4 +77,4 @@ def revoke(
 def _run(command: list[str], data_dir: Path | None, config: Path | None, as_json: bool) -> None:
     where = [*(["--json"] if as_json else []), *(["--config", str(config)] if config else [])]
     where += [*(["--set", f"data_dir={data_dir}"] if data_dir else [])]
-    run_service_program("backend.app.keys", [*where, *command])
+    run_service_program("backend.app.key_commands", [*where, *command])

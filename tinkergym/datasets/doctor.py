@@ -17,7 +17,7 @@ from tinkergym.datasets.padding import has_whole_fraction
 from tinkergym.datasets.prepare import Columns, readable, record_of, row_reader
 from tinkergym.datasets.rows import DataSource, Row, source_name
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.data import DataKind, TokenSequence
+from tinkergym.schema.uploaded_data import DataKind, TokenSequence
 from tinkergym.tasks.hugging_face import HuggingFaceTasks
 from tinkergym.tasks.parquet import ParquetTasks
 

@@ -17,7 +17,7 @@ from tinkergym.datasets.messages_of_others import in_our_roles, of_sharegpt, rea
 from tinkergym.datasets.preference_layouts import preference_in_our_layout
 from tinkergym.datasets.rows import Row
 from tinkergym.images.stored_images import image_file
-from tinkergym.schema.data import DataKind
+from tinkergym.schema.uploaded_data import DataKind
 
 _LABELED = frozenset({"prompt", "completion", "label"})
 _INDEX = frozenset({"__index_level_0__", ""})

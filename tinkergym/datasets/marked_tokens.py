@@ -14,7 +14,7 @@ from typing import Any, Literal
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.conversations import OverlongRowError, RowFaultError, is_trained
 from tinkergym.messages import Message, is_unicode, plain_text
-from tinkergym.schema.data import TokenSequence
+from tinkergym.schema.uploaded_data import TokenSequence
 from tinkergym.trajectory.content_parts import MOST_PARTS, ImageSpan
 from tinkergym.trajectory.trajectory import MOST_TOKENS
 

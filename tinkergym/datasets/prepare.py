@@ -29,7 +29,7 @@ from tinkergym.datasets.tool_calls import calls_as_text, refuse_beyond_json, too
 from tinkergym.errors import InvalidImageError, InvalidRequestError, TemplateError, UnsupportedPartError
 from tinkergym.images.stored_images import ImageFile
 from tinkergym.messages import Message
-from tinkergym.schema.data import DataChunk, DataKind, DataManifest, PromptNote, TokenSequence
+from tinkergym.schema.uploaded_data import DataChunk, DataKind, DataManifest, PromptNote, TokenSequence
 from tinkergym.trajectory.content_parts import ImagePart
 
 Overlong = Literal["refuse", "drop"]

@@ -19,7 +19,6 @@ from tinkergym.errors import InternalServiceError, NotFoundError, UnknownModelEr
 from tinkergym.remote.transport import Connection
 from tinkergym.schema.adapter_upload import AdapterUpload
 from tinkergym.schema.certificate import SignedFacts
-from tinkergym.schema.data import DataManifest, DataView
 from tinkergym.schema.evaluation import BranchRequest, EvaluationLine, EvaluationRequest
 from tinkergym.schema.events import CheckpointView, EvaluationEvent, UpdateRequest
 from tinkergym.schema.ids import PolicyRef, is_job_id
@@ -28,6 +27,7 @@ from tinkergym.schema.jobs.training_spec import TrainingSpec
 from tinkergym.schema.jobs.view import CLIENT_PACKS_HEADER, DeletedJob, InstalledPack, JobView
 from tinkergym.schema.served_names import Promotion, ServedName, ServedNames
 from tinkergym.schema.summaries import Alarm, EpisodeView, JobLabels, JobQuery, JobSummaries, RunSeries
+from tinkergym.schema.uploaded_data import DataManifest, DataView
 from tinkergym.schema.views import (
     EnvironmentView,
     HealthView,

@@ -12,7 +12,7 @@ from tinkergym.errors import (
     NotFoundError,
 )
 from tinkergym.remote.api import Api
-from tinkergym.remote.export import of_one_policy
+from tinkergym.remote.policy_export import of_one_policy
 from tinkergym.schema.events import CheckpointView
 
 

@@ -17,11 +17,11 @@ from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
 from tinkergym.remote.api import Api
 from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.remote.user_files import with_template_read
-from tinkergym.schema.data import DataKind, DataView
 from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
 from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.schema.parsing import parse, refuse_recorded
 from tinkergym.schema.refusals import Refusal
+from tinkergym.schema.uploaded_data import DataKind, DataView
 
 _log = logging.getLogger(__name__)
 

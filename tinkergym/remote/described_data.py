@@ -14,7 +14,7 @@ from tinkergym.datasets.rows import DataSource, source_name
 from tinkergym.evaluation.records import read_records
 from tinkergym.evaluation.scores import Scores
 from tinkergym.remote.model_files import find_bundle
-from tinkergym.schema.data import DataKind
+from tinkergym.schema.uploaded_data import DataKind
 
 GROUP_SIZES = (2, 4, 8, 16)
 """For which the share of groups that teach nothing is estimated, up to the episodes per task."""

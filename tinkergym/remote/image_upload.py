@@ -13,7 +13,7 @@ from tinkergym.errors import (
 )
 from tinkergym.images.stored_images import ImageFile, alive
 from tinkergym.remote.transport import Connection
-from tinkergym.schema.data import MOST_NAMES, ImageNames
+from tinkergym.schema.uploaded_data import MOST_NAMES, ImageNames
 
 
 class ImageUpload:

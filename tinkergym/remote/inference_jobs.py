@@ -19,12 +19,12 @@ from tinkergym.remote.api import Api
 from tinkergym.remote.dataset_upload import upload
 from tinkergym.remote.generating import LOOKED_AT, GenerateOptions, look_at
 from tinkergym.remote.policy import Policy
-from tinkergym.schema.data import PromptNote, TokenSequence
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.inference import InferenceSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.parsing import parse
 from tinkergym.schema.sampling import RowResult
+from tinkergym.schema.uploaded_data import PromptNote, TokenSequence
 
 _MOST_FAULT = 10_000
 

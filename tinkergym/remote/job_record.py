@@ -14,10 +14,10 @@ from tinkergym.remote.api import Api
 from tinkergym.remote.branching import Branches, branch_job
 from tinkergym.remote.certificate_download import WrittenCertificate, write_certificate
 from tinkergym.remote.checkpoint_download import checkpoint_at, download_checkpoint
-from tinkergym.remote.export import Exported, export_policy
 from tinkergym.remote.inference_jobs import results, write_results
 from tinkergym.remote.overview import overview_of
 from tinkergym.remote.policy import Policy
+from tinkergym.remote.policy_export import Exported, export_policy
 from tinkergym.remote.rescored_job import RescoredJob
 from tinkergym.rollout.local_environment import EnvSource
 from tinkergym.schema.episodes import EpisodeResult

@@ -29,7 +29,6 @@ from tinkergym.reporting.trackers import ReportTo, callbacks_of
 from tinkergym.rollout.environment_mix import EnvironmentMix, EnvSources, describe_mix
 from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.local_environment import without_token
-from tinkergym.schema.data import DataKind
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.parts import Adapter
 from tinkergym.schema.jobs.played_spec import PlayedSpec
@@ -41,6 +40,7 @@ from tinkergym.schema.parsing import parse_spec
 from tinkergym.schema.policy_gradient import PolicyGradient
 from tinkergym.schema.preference_losses import PreferenceLoss
 from tinkergym.schema.refusals import Refusal
+from tinkergym.schema.uploaded_data import DataKind
 
 
 class JobStarter(PolicyCatalog):

@@ -9,10 +9,10 @@ from tinkergym.datasets.rows import DataSource
 from tinkergym.evaluation.rescore import Rescored
 from tinkergym.remote.api import Api
 from tinkergym.remote.dataset_upload import written_job
-from tinkergym.schema.data import DataKind
 from tinkergym.schema.ids import policy_of
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
+from tinkergym.schema.uploaded_data import DataKind
 
 Started = TypeVar("Started")
 """A started job, such as `tinkergym.Job`."""

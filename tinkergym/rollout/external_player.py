@@ -13,7 +13,7 @@ from tinkergym.errors import NoCompletionError
 from tinkergym.messages import Message, assistant, messages_to_answer, opening_messages, plain_text
 from tinkergym.network.chat_endpoint import ChatEndpoint
 from tinkergym.network.model_urls import refused_origin
-from tinkergym.schema.opponents import External
+from tinkergym.schema.fixed_players import External
 
 ALLOWED_VARIABLE = "TINKERGYM_OPPONENT_URLS"
 """Set by a service for its processes: a JSON list of origins, the only ones that may be called. Without the

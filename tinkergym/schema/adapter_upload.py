@@ -9,8 +9,8 @@ from pydantic import Field
 
 from tinkergym.basics.user_json import read_json
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.data import Sha256
 from tinkergym.schema.model import WireModel
+from tinkergym.schema.uploaded_data import Sha256
 from tinkergym.user_code.quoting import quoted
 
 PART_BYTES = 4 * 2**20

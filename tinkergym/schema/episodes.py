@@ -8,9 +8,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from tinkergym.schema.events import JobState
+from tinkergym.schema.fixed_players import External
 from tinkergym.schema.jobs.parts import EnvironmentRef, ExecutorName, Limits, Reasoning, Sampling
 from tinkergym.schema.model import MOST_EPISODES, MOST_RESULTS, WireModel
-from tinkergym.schema.opponents import External
 from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.trajectory.trajectory import MOST_TURNS, AgentId, Trajectory
 

@@ -9,9 +9,9 @@ import numpy as np
 from pydantic import Field, JsonValue, PrivateAttr
 
 from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.fixed_players import FixedPlayer
 from tinkergym.schema.model import Choice, WireModel
 from tinkergym.schema.names import LOCAL, local_id
-from tinkergym.schema.opponents import FixedPlayer
 from tinkergym.trajectory.trajectory import AgentId
 
 FIRST_HELD_OUT_SEED = 2**31

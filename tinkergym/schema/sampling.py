@@ -8,11 +8,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, FiniteFloat, ValidationError, model_validator
 
-from tinkergym.schema.data import PromptNote
 from tinkergym.schema.decoding import CompletionSettings
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.ids import SeatRef
 from tinkergym.schema.model import WireModel
+from tinkergym.schema.uploaded_data import PromptNote
 from tinkergym.trajectory.content_parts import MOST_PARTS, ImageSpan
 from tinkergym.trajectory.trajectory import MOST_TOKENS, Logprob, TokenId
 

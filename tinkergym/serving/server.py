@@ -13,9 +13,9 @@ import uvicorn
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.serving.app import create_app
 from tinkergym.serving.connection_limits import PunctualHead, PunctualReader
 from tinkergym.serving.making import description_of
+from tinkergym.serving.server_app import create_app
 from tinkergym.serving.server_settings import ServerSettings
 from tinkergym.serving.wire_protocol import Message
 

@@ -1,7 +1,7 @@
 """`python -m backend.engines.vllm.host FD`: the process that runs vLLM's `AsyncLLM`.
 
-Messages are JSON lines over the socket FD. `vllm_engine.py` at the other end tracks all state and restarts this
-process when it ends; when the socket closes, this process and vLLM's end too.
+Messages are JSON lines over the socket FD. `vllm_engine.py` at the other end tracks all state and restarts
+this process when it ends; when the socket closes, this process and vLLM's end too.
 """
 
 from __future__ import annotations

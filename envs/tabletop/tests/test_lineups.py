@@ -13,9 +13,9 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidRequestError
 from tinkergym.registration.games import make_game
 from tinkergym.remote.policy import Policy
+from tinkergym.schema.fixed_players import Scripted
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.seats import Train
-from tinkergym.schema.opponents import Scripted
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.samplers import ScriptedSampler
 

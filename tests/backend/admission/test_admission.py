@@ -15,11 +15,11 @@ from backend.store.uploads import Uploads
 from tests.backend.vlm import picture
 from tests.tinkergym.algorithms.installed import ranks, site
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.data import DataChunk, DataManifest
 from tinkergym.schema.jobs.dataset import SFTSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.parsing import parse_spec
+from tinkergym.schema.uploaded_data import DataChunk, DataManifest
 
 __all__ = ["ranks", "site"]
 

@@ -3,10 +3,10 @@ import pytest
 from backend.admission.frozen_opponents import with_definite_opponents
 from backend.store.store import Store
 from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.fixed_players import Replay
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
-from tinkergym.schema.opponents import Replay
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from backend.store.uploads import Uploads
 from tests.backend.admission.packs import Catalog, admit, facts, spec
 from tests.backend.vlm import picture
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.data import DataChunk, DataManifest
 from tinkergym.schema.jobs.dataset import SFTSpec
+from tinkergym.schema.uploaded_data import DataChunk, DataManifest
 
 
 def test_accepts_as_many_images_as_the_limit():

@@ -11,10 +11,10 @@ from tests.backend.admission.packs import facts
 from tests.backend.gateway_lab import SizedCatalog
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.evaluate_every import EvaluateEvery
+from tinkergym.schema.fixed_players import Frozen, League, Replay
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
-from tinkergym.schema.opponents import Frozen, League, Replay
 
 
 @pytest.fixture

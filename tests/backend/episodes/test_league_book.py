@@ -6,10 +6,10 @@ from backend.episodes.episode_requests import step_requests
 from backend.episodes.league_book import Known, LeagueBook, snapshots
 from tests.backend.seats import result_of
 from tinkergym.algorithms import GRPO
+from tinkergym.schema.fixed_players import League
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
-from tinkergym.schema.opponents import League
 from tinkergym.testing.made_up_episodes import one_turn_episode
 
 LEAGUE = League(anchor_share=0, current_share=0, snapshot_every=2, most_snapshots=3)

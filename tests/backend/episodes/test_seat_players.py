@@ -11,10 +11,10 @@ from backend.episodes.league_book import Known, LeagueBook, snapshots
 from backend.episodes.seat_players import Current, Past, bind, label_of, share_of
 from tests.backend.seats import result_of
 from tinkergym.algorithms import GRPO
+from tinkergym.schema.fixed_players import Base, Frozen, League, Scripted
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
-from tinkergym.schema.opponents import Base, Frozen, League, Scripted
 from tinkergym.testing.made_up_episodes import one_turn_episode
 
 LEAGUE = League(anchors=[Scripted("random"), Base()], anchor_share=0.2, current_share=0.5)

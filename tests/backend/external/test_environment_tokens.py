@@ -8,8 +8,8 @@ from backend.external.environment_tokens import adopt_folder, fetch, put_away, r
 from backend.external.episode_secrets import with_secrets
 from backend.store.store import Store
 from tinkergym.schema.episodes import EpisodeRequest, LeaseReply, SeatPlan, TablePlayer
+from tinkergym.schema.fixed_players import External
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Sampling
-from tinkergym.schema.opponents import External
 
 
 def ref(**kwargs):

@@ -9,10 +9,10 @@ import pytest
 from backend.external import opponent_models
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.evaluate_every import EvaluateEvery
+from tinkergym.schema.fixed_players import External, League
 from tinkergym.schema.jobs.parts import Limits
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
-from tinkergym.schema.opponents import External, League
 from tinkergym.schema.parsing import parse_spec
 
 KEY = "sk-very-secret"

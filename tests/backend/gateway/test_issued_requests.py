@@ -5,9 +5,9 @@ from backend.gateway.issued_requests import issued
 from backend.store.local_blobs import LocalBlobs
 from tinkergym.errors import NotReplayableError
 from tinkergym.schema.episodes import EpisodeResult
+from tinkergym.schema.fixed_players import External, League, Scripted
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
-from tinkergym.schema.opponents import External, League, Scripted
 
 
 class Book:

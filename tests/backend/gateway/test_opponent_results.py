@@ -8,10 +8,10 @@ from backend.episodes.league_book import LeagueBook
 from backend.gateway.episode_index import EpisodeRow
 from backend.gateway.opponent_results import opponent_results, steps_in_order
 from tinkergym.algorithms import GRPO
+from tinkergym.schema.fixed_players import League, Scripted
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
-from tinkergym.schema.opponents import League, Scripted
 
 SPEC = RLSpec(
     environment=EnvironmentRef(id="board/TicTacToe-v0"),

@@ -7,8 +7,8 @@ import pytest
 from backend.store.images import Images
 from backend.store.local_blobs import LocalBlobs
 from backend.store.uploads import Uploads
-from tinkergym.schema.data import DataChunk, DataManifest
 from tinkergym.schema.events import CheckpointView
+from tinkergym.schema.uploaded_data import DataChunk, DataManifest
 
 pytestmark = pytest.mark.service
 

@@ -8,10 +8,10 @@ from backend.episodes.episode_requests import step_requests
 from backend.jobs.collapse_watch import CollapseWatch, command_from, figures_of
 from tests.backend.seats import result_of
 from tinkergym.algorithms import GRPO
+from tinkergym.schema.fixed_players import League, Scripted
 from tinkergym.schema.jobs.parts import CollapseGuard, EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
-from tinkergym.schema.opponents import League, Scripted
 from tinkergym.testing.made_up_episodes import one_turn_episode
 from tinkergym.trajectory.trajectory import StopReason
 

@@ -14,9 +14,9 @@ from backend.jobs.job_control import JobControl
 from backend.store.local_blobs import LocalBlobs
 from backend.store.uploads import Uploads
 from tinkergym.errors import InvalidRequestError, JobCancelledError
-from tinkergym.schema.data import DataChunk, DataManifest, TokenSequence
 from tinkergym.schema.jobs.dataset import SFTSpec
 from tinkergym.schema.setting_errors import explain
+from tinkergym.schema.uploaded_data import DataChunk, DataManifest, TokenSequence
 
 DATA = "0" * 64
 

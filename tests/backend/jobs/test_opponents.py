@@ -10,10 +10,10 @@ from tinkergym.algorithms import GRPO, RunningBaseline
 from tinkergym.datasets.stored_episodes import stored_episodes
 from tinkergym.schema.evaluate_every import EvaluateEvery
 from tinkergym.schema.events import JobState
+from tinkergym.schema.fixed_players import Base, Frozen, League, Replay, Scripted
 from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
-from tinkergym.schema.opponents import Base, Frozen, League, Replay, Scripted
 
 GAME = {
     # Illegal moves, of which there are many, do not end the game.

@@ -10,10 +10,10 @@ from tinkergym.algorithms import GRPO
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.evaluate_every import FIRST_HELD_OUT_SEED, EvaluateEvery
 from tinkergym.schema.events import JobState
+from tinkergym.schema.fixed_players import Scripted
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.seats import SharedWith, Train
-from tinkergym.schema.opponents import Scripted
 from tinkergym.schema.parsing import parse_spec
 from tinkergym.trajectory.trajectory import StopReason
 

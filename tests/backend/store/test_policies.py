@@ -3,13 +3,13 @@ import pytest
 from backend.store.policies import references_of
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.events import CheckpointView, JobState
+from tinkergym.schema.fixed_players import Frozen, League, Replay
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.dataset import SFTSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
-from tinkergym.schema.opponents import Frozen, League, Replay
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from backend.store.policies import versions_in_use
 from backend.store.tables import job_policies, policies
 from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError
 from tinkergym.schema.events import CheckpointView
+from tinkergym.schema.fixed_players import Frozen, League
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
-from tinkergym.schema.opponents import Frozen, League
 from tinkergym.schema.served_names import Promotion
 
 

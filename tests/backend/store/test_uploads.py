@@ -15,7 +15,7 @@ from tinkergym.errors import (
     NotFoundError,
     PayloadTooLargeError,
 )
-from tinkergym.schema.data import DataChunk, DataManifest
+from tinkergym.schema.uploaded_data import DataChunk, DataManifest
 
 MOST = 10_000
 

@@ -21,11 +21,11 @@ from backend.workers.endpoint import Player
 from backend.workers.pool_worker import PoolWorker
 from tests.backend.vlm import picture
 from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError, UnknownModelError
-from tinkergym.schema.data import ImageNames
 from tinkergym.schema.events import JobState
 from tinkergym.schema.ids import SeatRef
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.schema.structured import Regex
+from tinkergym.schema.uploaded_data import ImageNames
 
 MORE = pytest.mark.full("one of several of its kind")
 

@@ -12,10 +12,10 @@ from backend.episodes.played import trained_seats
 from backend.jobs.train_batch import outcomes_of, train_batch
 from tests.backend.seats import result_of
 from tinkergym.algorithms import RunningBaseline
+from tinkergym.schema.fixed_players import League, Scripted
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
-from tinkergym.schema.opponents import League, Scripted
 from tinkergym.testing.made_up_episodes import one_turn_episode
 
 SPEC = RLSpec(

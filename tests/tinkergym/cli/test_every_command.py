@@ -13,8 +13,8 @@ from tests.tinkergym.certificates.made_run import signed
 from tinkergym.certificates.sealing import certify
 from tinkergym.cli import main
 from tinkergym.remote.certificate_download import WrittenCertificate
-from tinkergym.remote.export import Exported
 from tinkergym.remote.job import Job
+from tinkergym.remote.policy_export import Exported
 from tinkergym.schema.certificate import EventsFacts, RunFacts
 from tinkergym.schema.events import JobState
 
@@ -97,11 +97,11 @@ TABLE = {
     "view": ("backend.app.run_viewer", ["run.bundle.tar"], ""),
     "migrate": ("backend.app.migrate", [], ""),
     "plan": ("backend.app.planned", [], ""),
-    "backup": ("backend.app.backup", ["copies"], ""),
-    "restore": ("backend.app.backup", ["copies"], ""),
-    "keys create": ("backend.app.keys", ["laptop"], ""),
-    "keys list": ("backend.app.keys", [], ""),
-    "keys revoke": ("backend.app.keys", ["key-1"], ""),
+    "backup": ("backend.app.service_backup", ["copies"], ""),
+    "restore": ("backend.app.service_backup", ["copies"], ""),
+    "keys create": ("backend.app.key_commands", ["laptop"], ""),
+    "keys list": ("backend.app.key_commands", [], ""),
+    "keys revoke": ("backend.app.key_commands", ["key-1"], ""),
     # Runs until it is stopped: see the last test.
     "serve-env": (LINES, [], ""),
     # Needs stored episodes: see tests/journeys/test_branches.py.

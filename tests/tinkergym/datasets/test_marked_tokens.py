@@ -11,8 +11,8 @@ from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.data import DataChunk
 from tinkergym.schema.decoding import Decoding
+from tinkergym.schema.uploaded_data import DataChunk
 from tinkergym.testing.template_families import FAMILIES, family_bundle
 
 TALK = {

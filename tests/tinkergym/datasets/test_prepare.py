@@ -6,7 +6,7 @@ import tinkergym as tg
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.data import DataChunk
+from tinkergym.schema.uploaded_data import DataChunk
 from tinkergym.testing.template_families import family_bundle
 
 TALK = {

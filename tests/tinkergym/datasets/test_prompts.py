@@ -7,7 +7,7 @@ from tests.tinkergym.datasets.test_layouts import CALLING
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
 from tinkergym.datasets.prompts import prompt_rows
-from tinkergym.schema.data import DataChunk
+from tinkergym.schema.uploaded_data import DataChunk
 from tinkergym.testing import byte_bundle
 from tinkergym.testing.template_families import FAMILIES, family_bundle
 

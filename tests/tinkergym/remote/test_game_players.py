@@ -14,11 +14,11 @@ from tinkergym.remote.game_players import (
     versions_named,
 )
 from tinkergym.schema.events import JobState
+from tinkergym.schema.fixed_players import Scripted
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.jobs.view import JobView
-from tinkergym.schema.opponents import Scripted
 from tinkergym.testing.bundles import byte_bundle
 
 

@@ -9,8 +9,8 @@ from tinkergym.images.stored_images import image_file
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.remote.transport import Connection
-from tinkergym.schema.data import ImageNames
 from tinkergym.schema.sampling import BEYOND_RATE, Completion, SampleBatch, SampleFailure, SampleRequest
+from tinkergym.schema.uploaded_data import ImageNames
 from tinkergym.trajectory.content_parts import ImageSpan
 
 

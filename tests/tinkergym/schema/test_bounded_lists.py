@@ -2,9 +2,6 @@
 
 import pytest
 
-import tinkergym.schema.data  # its models, too
-import tinkergym.schema.evaluation
-import tinkergym.schema.jobs.view  # noqa: F401
 from tinkergym.schema.model import WireModel
 from tinkergym.trajectory.bounded_numbers import Record
 

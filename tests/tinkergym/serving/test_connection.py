@@ -67,7 +67,7 @@ def test_keeps_no_client_waiting_while_a_large_frame_is_read(stranger, monkeypat
             answered.wait(20)
         return decode(frame)
 
-    monkeypatch.setattr("tinkergym.serving.app.decode", slow_decode)
+    monkeypatch.setattr("tinkergym.serving.server_app.decode", slow_decode)
     link, other = stranger.connect(), stranger.connect()
     session(link)
     link.send(json.dumps({"op": "step", "i": 0, "action": "x" * 200_000}))

@@ -7,9 +7,9 @@ from typing import ClassVar, Self
 
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.evaluate_every import EvaluatedTasks, EvaluateEvery
+from tinkergym.schema.fixed_players import External, FixedPlayer, League
 from tinkergym.schema.jobs.parts import CollapseGuard
 from tinkergym.schema.jobs.seats import SeatSettings
-from tinkergym.schema.opponents import External, FixedPlayer, League
 from tinkergym.schema.seat_tools import SeatTools
 
 

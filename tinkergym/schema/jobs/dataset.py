@@ -6,13 +6,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from tinkergym.schema.data import Sha256
 from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.rules.evaluation_rules import EVALUATED
 from tinkergym.schema.jobs.rules.policy_rules import DATASET
 from tinkergym.schema.optimizer import Optimized
 from tinkergym.schema.preference_losses import DPO, PreferenceLoss
 from tinkergym.schema.refusals import Refusal
+from tinkergym.schema.uploaded_data import Sha256
 
 
 class DatasetSpec(EvaluatedSpec, Optimized):

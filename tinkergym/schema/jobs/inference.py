@@ -7,11 +7,11 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
-from tinkergym.schema.data import Sha256
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.ids import POLICY_REF
 from tinkergym.schema.jobs.rules.rule_table import RuleTable, idle
 from tinkergym.schema.jobs.training_spec import TrainingSpec
+from tinkergym.schema.uploaded_data import Sha256
 from tinkergym.trajectory.trajectory import TokenId
 
 _OF_TRAINING = ("adapter", "initial_policy", "optimizer", "sampling", "checkpoint_every", "keep_checkpoints")

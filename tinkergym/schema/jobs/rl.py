@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator
 
 from tinkergym.schema.algorithm_registry import Algorithm, default_algorithm, packs_of
+from tinkergym.schema.fixed_players import Base, External, FixedPlayer, Frozen, League, Replay, Scripted
 from tinkergym.schema.jobs.parts import CollapseGuard, FullParameters, Groups
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.rules.episode_rules import PLAYED, RL
@@ -15,7 +16,6 @@ from tinkergym.schema.jobs.rules.evaluation_rules import EVALUATED
 from tinkergym.schema.jobs.rules.game_rules import GAME
 from tinkergym.schema.jobs.rules.policy_rules import GROUPS, POLICIES
 from tinkergym.schema.jobs.seats import AgentName, SeatSettings, SharedWith, Train
-from tinkergym.schema.opponents import Base, External, FixedPlayer, Frozen, League, Replay, Scripted
 from tinkergym.schema.refusals import Refusal
 from tinkergym.schema.seat_tools import SeatTools
 

@@ -8,9 +8,9 @@ from pydantic import Field, field_validator
 
 from tinkergym.schema.algorithm_registry import Algorithm
 from tinkergym.schema.chat_templates import TemplateVariables
+from tinkergym.schema.fixed_players import Base, External, Frozen, League, Replay, Scripted
 from tinkergym.schema.jobs.parts import Adapter, Sampling
 from tinkergym.schema.model import Choice
-from tinkergym.schema.opponents import Base, External, Frozen, League, Replay, Scripted
 from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.trajectory.trajectory import AgentId
 

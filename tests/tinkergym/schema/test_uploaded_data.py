@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from tinkergym.schema.data import DataChunk, DataManifest, TokenSequence
+from tinkergym.schema.uploaded_data import DataChunk, DataManifest, TokenSequence
 
 SEQUENCE = {"token_ids": [1, 2, 3], "trained": [(1, 3)]}
 

@@ -1,4 +1,7 @@
-"""`python -m backend.app.keys`: API keys for those who share a service; a tenant sees its own jobs only."""
+"""`python -m backend.app.key_commands`: API keys for those who share a service.
+
+A tenant sees its own jobs only.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tinkergym.errors import InvalidRequestError, NotFoundError, TinkerGymError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Create, list or revoke keys, whether or not the service runs; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m backend.app.keys", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m backend.app.key_commands", description=__doc__)
     parser.add_argument("--config", type=Path, help="the service's TOML file")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for serve")
     parser.add_argument("--json", action="store_true", help="print one JSON document, for scripts")

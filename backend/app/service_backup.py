@@ -1,4 +1,4 @@
-"""`python -m backend.app.backup`: copy a service, database and blobs, to another place, or back.
+"""`python -m backend.app.service_backup`: copy a service, database and blobs, to another place, or back.
 
 The blobs come first, then the database, then the blobs that were added meanwhile. So whatever the copied
 database names is there, while the service runs. `backup.json` is written last.
@@ -221,7 +221,7 @@ def _report(target: Blobs) -> BackupReport | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Back up or restore; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m backend.app.backup", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m backend.app.service_backup", description=__doc__)
     parser.add_argument("--config", type=Path, help="the service's TOML file")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for serve")
     parser.add_argument("--json", action="store_true", help="print one JSON document, for scripts")

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from backend.app import backup
+from backend.app import service_backup
 from backend.config import ServiceConfig
 from backend.errors import ConfigError
 from backend.store.blobs import new_checkpoint_key
@@ -86,11 +86,11 @@ def test_restores_database_and_blobs_that_fit_together(service, tmp_path, capsys
     service.save()
     target, places = str(tmp_path / "backup"), [f"data_dir={tmp_path / name}" for name in ("before", "after")]
     for _ in range(2):  # the second into the same place
-        assert backup.main(["--set", places[0], "backup", target]) == 0
+        assert service_backup.main(["--set", places[0], "backup", target]) == 0
         service.save()
     capsys.readouterr()
     elsewhere = f"blobs={tmp_path / 'elsewhere'}"
-    assert backup.main(["--json", "--set", places[1], "--set", elsewhere, "restore", target]) == 0
+    assert service_backup.main(["--json", "--set", places[1], "--set", elsewhere, "restore", target]) == 0
     assert json.loads(capsys.readouterr().out)["blobs"] == 2
     config = ServiceConfig(data_dir=tmp_path / "after", blobs=str(tmp_path / "elsewhere"))
     assert checkpoints(config, service.lease.job_id) == {3: b"3"}
@@ -100,45 +100,45 @@ def test_restores_database_and_blobs_that_fit_together(service, tmp_path, capsys
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_backs_up_service_that_goes_on_meanwhile(service, tmp_path, times):
-    backup.back_up(service.config, BusyTarget(tmp_path / "backup", service.save, times=times))
+    service_backup.back_up(service.config, BusyTarget(tmp_path / "backup", service.save, times=times))
     after = ServiceConfig(data_dir=tmp_path / "after")
-    backup.restore(after, LocalBlobs(tmp_path / "backup"))
+    service_backup.restore(after, LocalBlobs(tmp_path / "backup"))
     ((step, weights),) = checkpoints(after, service.lease.job_id).items()
     assert weights == b"%d" % step
 
 
 def test_restores_over_no_database_and_from_no_unfinished_backup(service, tmp_path):
     target = LocalBlobs(tmp_path / "backup")
-    backup.back_up(service.config, target)
+    service_backup.back_up(service.config, target)
     with pytest.raises(ConfigError, check=lambda error: error.field == "database_url"):
-        backup.restore(service.config, target)
+        service_backup.restore(service.config, target)
     target.delete("backup.json")
     with pytest.raises(ConfigError, check=lambda error: error.field == "TARGET"):
-        backup.back_up(service.config, target)
+        service_backup.back_up(service.config, target)
     after = ServiceConfig(data_dir=tmp_path / "after")
     with pytest.raises(ConfigError, check=lambda error: error.field == "SOURCE"):
-        backup.restore(after, target)
+        service_backup.restore(after, target)
 
 
 def test_refuses_existing_databases_before_it_copies_anything(service, tmp_path):
     target = LocalBlobs(tmp_path / "backup")
-    backup.back_up(service.config, target)
+    service_backup.back_up(service.config, target)
     after = tmp_path / "after"
     after.mkdir(mode=0o700)
     (after / f"{DEFAULT_FILE}-wal").touch()
     with pytest.raises(ConfigError, check=lambda error: error.field == "database_url"):
-        backup.restore(ServiceConfig(data_dir=after), target)
+        service_backup.restore(ServiceConfig(data_dir=after), target)
     assert not (after / "operator.key").exists()
     assert ServiceConfig(data_dir=after).job_files.files() == []
 
 
 def test_refuses_blob_store_of_another_service(service, tmp_path):
     target = LocalBlobs(tmp_path / "backup")
-    backup.back_up(service.config, target)
+    service_backup.back_up(service.config, target)
     after = ServiceConfig(data_dir=tmp_path / "after", blobs=str(tmp_path / "bucket"))
     after.job_files.put("owner.json", b"{}")
     with pytest.raises(ConfigError, check=lambda error: error.field == "blobs"):
-        backup.restore(after, target)
+        service_backup.restore(after, target)
     assert [blob.key for blob in after.job_files.files()] == ["owner.json"]
 
 
@@ -155,25 +155,25 @@ def test_continues_an_interrupted_backup(service, tmp_path):
         raise InterruptedBackupError
 
     with pytest.raises(InterruptedBackupError):
-        backup.back_up(service.config, BusyTarget(tmp_path / "backup", stop, times=1))
+        service_backup.back_up(service.config, BusyTarget(tmp_path / "backup", stop, times=1))
     after = ServiceConfig(data_dir=tmp_path / "after")
     with pytest.raises(ConfigError, check=lambda error: error.field == "SOURCE"):
-        backup.restore(after, LocalBlobs(tmp_path / "backup"))
-    backup.back_up(service.config, LocalBlobs(tmp_path / "backup"))
-    backup.restore(after, LocalBlobs(tmp_path / "backup"))
+        service_backup.restore(after, LocalBlobs(tmp_path / "backup"))
+    service_backup.back_up(service.config, LocalBlobs(tmp_path / "backup"))
+    service_backup.restore(after, LocalBlobs(tmp_path / "backup"))
     assert checkpoints(after, service.lease.job_id) == {1: b"1"}
 
 
 def test_keeps_backup_of_another_service(service, tmp_path):
     target = LocalBlobs(tmp_path / "backup")
-    backup.back_up(service.config, target)
+    service_backup.back_up(service.config, target)
     other = Service(tmp_path / "other")
     other.store.close()
     with pytest.raises(ConfigError, check=lambda error: error.field == "TARGET"):
-        backup.back_up(other.config, target)
+        service_backup.back_up(other.config, target)
 
 
 def test_names_a_service_that_is_not_there(tmp_path, capsys):
     settings = ["--json", "--set", f"data_dir={tmp_path / 'none'}"]
-    assert backup.main([*settings, "backup", str(tmp_path / "backup")]) == 1
+    assert service_backup.main([*settings, "backup", str(tmp_path / "backup")]) == 1
     assert json.loads(capsys.readouterr().out)["error"]["field"] == "database_url"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from backend.planning.machines import NotPlaced, Placed
 from backend.planning.memory_needs import usable_bytes
-from backend.planning.plan import plan
+from backend.planning.model_plan import plan
 from tests.backend.planning.shapes import machine, machines, shown, wish
 
 CASES = (Path(__file__).parent / "plan_cases.txt").read_text().split("\n\n")[1:]

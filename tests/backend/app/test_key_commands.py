@@ -1,6 +1,6 @@
 import json
 
-from backend.app.keys import main
+from backend.app.key_commands import main
 from backend.config import load_config
 from backend.store.store import Store
 
