@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tinkergym.certificates import verify
-from tinkergym.certificates.checks import checks_of
+from tinkergym.certificates.checks import checks_of, sealed
 from tinkergym.certificates.page import page
-from tinkergym.certificates.sealing import sealed
 from tinkergym.errors import TinkerGymError
 from tinkergym.schema.certificate import Certificate
 

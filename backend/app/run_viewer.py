@@ -29,8 +29,8 @@ from backend.catalog.limited_reads import LimitedReads
 from backend.config import ServiceConfig
 from backend.errors import ConfigError
 from backend.gateway.app import create_app
-from backend.gateway.assembly import assembled
 from backend.gateway.uvicorn_server import serve_on
+from backend.gateway.wiring import assembled
 from backend.store.copied_runs import add_copied_episodes
 from backend.store.database_copy import dump
 from backend.store.kept_episodes import KeptEpisodes

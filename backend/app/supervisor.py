@@ -27,12 +27,12 @@ from backend.app.probe import GatewayProbe, SchedulerProbe, answers, scheduler_i
 from backend.app.restarted_part import RestartedPart
 from backend.catalog.models import without_folder
 from backend.config import ServiceConfig, load_config
-from backend.engines.vllm.extra import require_vllm
 from backend.external.environment_tokens import adopt_folder
 from backend.processes import children as processes
 from backend.processes.ends import wait_for_end
 from backend.processes.guardian import guarded
 from backend.scheduler.cluster_door import require_cluster
+from backend.settings.served_models import require_vllm
 from backend.store.blob_check import require_usable
 from backend.store.key_rows import LOCAL_TENANT
 from backend.store.place import database_file

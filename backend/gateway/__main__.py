@@ -10,8 +10,8 @@ from backend.catalog.limited_reads import LimitedReads
 from backend.config import ServiceConfig
 from backend.external import judges, opponent_models
 from backend.gateway.app import create_app
-from backend.gateway.assembly import assembled
 from backend.gateway.uvicorn_server import serve_on
+from backend.gateway.wiring import assembled
 from backend.processes.children import freeze_startup_objects
 from backend.store.collector import Collector, CollectorThread
 from backend.store.store import Store

@@ -17,7 +17,7 @@ from backend.gateway.visible import shown_to
 from backend.gateway.wiring import parts_of
 from backend.store.blobs import MANIFEST, BlobMissingError, Blobs, checkpoint_key
 from backend.store.kept_episodes import KeptEpisodes
-from backend.store.row_results import RowResults
+from backend.store.step_files import RowResults
 from tinkergym import __version__
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.certificate import (

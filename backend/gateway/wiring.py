@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,6 +12,9 @@ from fastapi import Request
 
 from backend.admission.admission import Admission
 from backend.admission.facts import JobCheck, ModelCatalog
+from backend.admission.offered_models import FileCatalog
+from backend.admission.preflight import Preflight
+from backend.catalog.limited_reads import LimitedReads
 from backend.config import ServiceConfig
 from backend.dashboard.frontend import PACKAGED, Frontend
 from backend.fairness.fair_places import FairPlaces
@@ -194,6 +198,23 @@ class GatewayParts:
     def machine_paths(self) -> MachinePaths:
         """What only the local owner may see."""
         return MachinePaths(self.config)
+
+
+def assembled(config: ServiceConfig, store: Store, reads: LimitedReads) -> GatewayParts:
+    """Return the real parts over a store, for the service and for viewers of finished runs.
+
+    The caller closes `store` and `reads`.
+    """
+    catalog = FileCatalog(config, reads)
+    return GatewayParts(
+        config=config,
+        store=store,
+        catalog=catalog,
+        job_check=Preflight(catalog, config.limits, config.environment_variables),
+        proxy=PoolProxy(),
+        tail=EventTail(store),
+        clock=time.time,
+    )
 
 
 def parts_of(request: Request) -> GatewayParts:

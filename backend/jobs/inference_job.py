@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 
 from backend.jobs.job_loop import JobLoop
-from backend.store.row_results import RowResults
+from backend.store.step_files import RowResults
 from backend.store.uploads import Uploads
 from tinkergym.errors import PromptTooLongError
 from tinkergym.inference.in_order import Answer, InOrder

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 
 from backend.gateway.dependencies import key_of
 from backend.gateway.fair_threads import in_turn_if_large
-from backend.gateway.sample_dispatch import begin_sampling
+from backend.gateway.routes_sample import begin_sampling
 from backend.gateway.wiring import parts_of
 from backend.lines_response import whole_lines
 from backend.store.store import TenantStore

@@ -11,7 +11,7 @@ from fastapi import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from backend.gateway.fair_threads import in_turn_if_large
-from backend.gateway.sample_dispatch import Sampling, begin_sampling
+from backend.gateway.routes_sample import Sampling, begin_sampling
 from backend.lines_response import LinesResponse
 from backend.openai_api.sampled import completion_in, patiently, unless_gone
 from backend.store.store import TenantStore

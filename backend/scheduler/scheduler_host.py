@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from backend.config import ServiceConfig
+from backend.episodes import env_worker_end
 from backend.private_folder import make_private
 from backend.processes.children import MARK_VARIABLE
 from backend.processes.ends import wait_for_end
@@ -32,7 +33,6 @@ from backend.scheduler.ray_start import child_environment, remove_old_logs
 from backend.scheduler.scheduler import Scheduler
 from backend.scheduler.ticking import Ticking
 from backend.store.store import Store
-from backend.workers import env_worker_files
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
@@ -55,7 +55,7 @@ def main() -> int:
     # A killed host leaves processes behind: Ray ends its own late, or not at all, and until then they would
     # work on jobs that the store considers free.
     _end_processes(config.digest)
-    for left in [*config.run_dir.glob("ranks-*"), config.run_dir / env_worker_files.FOLDER]:
+    for left in [*config.run_dir.glob("ranks-*"), config.run_dir / env_worker_end.FOLDER]:
         shutil.rmtree(left, ignore_errors=True)
     os.environ[HOST_VARIABLE] = config.digest
     store = Store.open(config.store_url, part="scheduler")

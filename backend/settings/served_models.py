@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, Self
 
@@ -12,6 +13,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from backend.compute.supported_models import Quantization
 from backend.planning.strict_settings import Settings
 from backend.planning.wishes import ModelPlacement, OfferedModel
+from tinkergym.errors import MissingExtraError
 from tinkergym.schema.refusals import Refusal
 
 DType = Literal["float32", "bfloat16"]
@@ -33,6 +35,16 @@ _REPLACED = {
     "learner_divide_from": "placement.learner.divided",
 }
 """Settings of the past, and what does their work."""
+
+
+def require_vllm() -> None:
+    """Raise MissingExtraError if vLLM is not installed. The check does not import it."""
+    if find_spec("vllm") is None:
+        raise MissingExtraError(
+            "engine=vllm needs vLLM, which is not installed",
+            hint="make vllm (scripts/install_vllm.sh) on Linux x86-64, or set engine=transformers",
+            field="engine",
+        )
 
 
 class VllmSettings(Settings):

@@ -1,4 +1,4 @@
-"""Files of a job's steps: one per step and epoch of the lease that wrote it.
+"""Files of a job's steps, such as results of inference: one per step and epoch of the lease that wrote it.
 
 The file of the highest epoch counts. A worker that lost the job writes under its own epoch, and so changes
 nothing once its successor has written the step.
@@ -7,12 +7,15 @@ nothing once its successor has written the step.
 from __future__ import annotations
 
 import re
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from backend.store.blobs import BlobMissingError, Blobs
 
 _FOLDER = re.compile(r"step-(\d{6,})")
+_RESULTS = "results"
 _EPOCH = re.compile(r"e(\d+)")
 
 
@@ -65,6 +68,30 @@ class StepFiles:
             if (number := _FOLDER.fullmatch(step)) and (epoch or not parents):
                 found.append((int(number[1]), int(epoch[1]) if epoch else 0, str(path)))
         return found
+
+
+class RowResults:
+    """Results of one inference job: those of a step count once the step is recorded."""
+
+    def __init__(self, job_files: Blobs) -> None:
+        """Use the files of the job."""
+        self._files = StepFiles(job_files.below(_RESULTS), ".jsonl.zlib")
+
+    def write(self, step: int, lines: Sequence[bytes], *, epoch: int) -> None:
+        """Store a step's lines under a lease's epoch.
+
+        Raises:
+            StorageFullError: The disk is full.
+        """
+        self._files.write(step, zlib.compress(b"\n".join(lines), 1), epoch=epoch)
+
+    def read(self, first_step: int, last_step: int) -> Iterator[bytes]:
+        """Yield the lines of recorded steps, in order, up to one that is missing."""
+        for step in range(first_step, last_step + 1):
+            packed = self._files.read(step)
+            if packed is None:
+                return  # Those after it would leave a hole.
+            yield from zlib.decompress(packed).split(b"\n")
 
 
 def _name(step: int) -> str:

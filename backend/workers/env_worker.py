@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from backend.workers.env_worker_files import EnvWorkerFiles
+from backend.episodes.env_worker_end import EnvWorkerFiles
 from tinkergym.registration.games import make_playable
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
 from tinkergym.remote.transport import Connection

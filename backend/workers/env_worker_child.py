@@ -10,10 +10,9 @@ import sys
 import psutil
 
 from backend.config import ServiceConfig
-from backend.episodes.env_worker_end import WorkerRemains
+from backend.episodes.env_worker_end import EnvWorkerFiles, WorkerRemains
 from backend.processes.foreign_code import environment_for_packs
 from backend.processes.memory import resident_bytes
-from backend.workers.env_worker_files import EnvWorkerFiles
 
 _log = logging.getLogger(__name__)
 

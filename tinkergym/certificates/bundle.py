@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tinkergym.certificates.checks import certify
 from tinkergym.certificates.page import page
-from tinkergym.certificates.sealing import certify
 from tinkergym.schema.certificate import BundledFile, Certificate, SignedFacts
 from tinkergym.schema.events import Event
 from tinkergym.schema.ids import EpisodeId

@@ -1,15 +1,46 @@
-"""Check the facts of a run. Pure: the same facts give the same checks anywhere."""
+"""The certificate of a run: checks of its facts, and its own hash. Pure: equal facts, equal checks."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
+from collections.abc import Mapping
 
 from tinkergym.certificates.policy_checks import policy_checks, some
-from tinkergym.schema.certificate import Check, RunFacts, StepFacts
+from tinkergym.schema.certificate import BundledFile, Certificate, Check, RunFacts, SignedFacts, StepFacts
 from tinkergym.schema.chat_templates import template_sha256
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.training_spec import TrainingSpec
+
+
+def certify(signed: SignedFacts, files: Mapping[str, BundledFile] | None = None) -> Certificate:
+    """Return the certificate of a run.
+
+    Args:
+        signed: The facts, with the signature of the service's operator if there is one.
+        files: The files of its bundle.
+    """
+    return sealed(
+        Certificate(
+            facts=signed.facts,
+            checks=checks_of(signed.facts),
+            files=dict(files or {}),
+            signature=signed.signature,
+        )
+    )
+
+
+def sealed(certificate: Certificate) -> Certificate:
+    """Return a certificate with its own hash."""
+    return certificate.model_copy(update={"sha256": own_sha256(certificate)})
+
+
+def own_sha256(certificate: Certificate) -> str:
+    """Return the hash of a certificate without its own hash."""
+    return hashlib.sha256(
+        certificate.model_copy(update={"sha256": ""}).model_dump_json().encode()
+    ).hexdigest()
 
 
 def checks_of(facts: RunFacts) -> list[Check]:

@@ -9,9 +9,8 @@ from pydantic import ValidationError
 
 from tinkergym.certificates.archive import ReadLimits, unreadable
 from tinkergym.certificates.bundle import CERTIFICATE
-from tinkergym.certificates.checks import checks_of
+from tinkergym.certificates.checks import checks_of, own_sha256
 from tinkergym.certificates.fact_consistency import fact_problems
-from tinkergym.certificates.sealing import own_sha256
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.certificate import Certificate
 

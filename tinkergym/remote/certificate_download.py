@@ -18,8 +18,8 @@ from tinkergym.certificates.bundle import (
     step_of_episode,
     writing_bundle,
 )
+from tinkergym.certificates.checks import certify
 from tinkergym.certificates.page import page
-from tinkergym.certificates.sealing import certify
 from tinkergym.remote.api import Api
 from tinkergym.remote.event_stream import follow
 from tinkergym.schema.certificate import Certificate, Check, RunFacts, SignedFacts

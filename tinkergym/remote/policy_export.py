@@ -21,7 +21,7 @@ from typing import Any
 from tinkergym.agent.document_marks import template_text_of, tokenizer_of
 from tinkergym.agent.template_variables import with_defaults
 from tinkergym.basics.written_files import writing_to
-from tinkergym.certificates.sealing import certify
+from tinkergym.certificates.checks import certify
 from tinkergym.errors import (
     CheckpointCorruptError,
     ConflictError,

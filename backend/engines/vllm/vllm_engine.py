@@ -22,7 +22,6 @@ from backend.compute.weights import PolicyWeights, weights_sha256
 from backend.engines.failures import failure, version_gone
 from backend.engines.protocol import Deliver
 from backend.engines.vllm.exchange import Exchange, fail_all
-from backend.engines.vllm.extra import require_vllm
 from backend.engines.vllm.files import as_in_files, model_shapes
 from backend.engines.vllm.folder import private_folder
 from backend.engines.vllm.image_files import handed_images
@@ -33,7 +32,7 @@ from backend.engines.vllm.published_policies import PolicyVersion, PublishedPoli
 from backend.engines.vllm.request_messages import RequestMessages, batch_completions
 from backend.engines.vllm.settings import engine_arguments, process_environment, sleep_mode
 from backend.engines.vllm.weight_handover import WeightHandover, not_loaded, refuse_device_weights
-from backend.settings.served_models import DType, VllmSettings
+from backend.settings.served_models import DType, VllmSettings, require_vllm
 from backend.vision.pixels import ImageSource
 from backend.vision.shared_caches import SharedImages
 from tinkergym.errors import StorageFullError, TinkerGymError

@@ -12,7 +12,7 @@ from backend.catalog.limited_reads import LimitedReads
 from backend.config import ServiceConfig
 from backend.errors import ConfigError
 from backend.gateway.app import create_app
-from backend.gateway.assembly import assembled
+from backend.gateway.wiring import assembled
 from backend.store.key_rows import LOCAL_TENANT
 from backend.store.place import DEFAULT_FILE
 from backend.store.store import Store

@@ -17,7 +17,7 @@ from backend.errors import ConfigError
 from backend.gateway.operator_key import OperatorKey
 from backend.store.store import Store
 from tests.tinkergym.certificates.made_run import Run
-from tinkergym.certificates.sealing import certify
+from tinkergym.certificates.checks import certify
 from tinkergym.certificates.signatures import signature_problem
 from tinkergym.schema.certificate import SignedFacts
 

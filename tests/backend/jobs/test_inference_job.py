@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from backend.store.row_results import RowResults
+from backend.store.step_files import RowResults
 from backend.store.uploads import Uploads
 from tests.backend.scripted_jobs import RENDERER
 from tinkergym.datasets.prompts import prompt_rows

@@ -14,12 +14,12 @@ import gymnasium as gym
 import pytest
 
 from backend.config import ServiceConfig
+from backend.episodes.env_worker_end import EnvWorkerFiles
 from backend.episodes.job_board import MOST_WORKER_DEATHS
 from backend.machine_paths import MachinePaths
 from backend.worker_url import any_port, unix_url
 from backend.workers.endpoint import PoolEndpoint
 from backend.workers.env_worker import run_env_worker
-from backend.workers.env_worker_files import EnvWorkerFiles
 from tests.backend.lab import TOKEN
 from tinkergym.agent.renderer import Renderer
 from tinkergym.registration.environments import make_environment

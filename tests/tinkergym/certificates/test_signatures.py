@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from benchmarks.forgery import packed, resealed, unpacked
 from tests.tinkergym.certificates.made_run import PUBLIC, Run, signed
 from tinkergym.certificates import verify
-from tinkergym.certificates.sealing import certify
+from tinkergym.certificates.checks import certify
 from tinkergym.errors import InvalidRequestError, MissingExtraError
 from tinkergym.schema.certificate import Certificate, Signature, signed_bytes
 

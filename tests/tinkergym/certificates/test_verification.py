@@ -9,7 +9,7 @@ import pytest
 from benchmarks.forgery import packed, resealed, unpacked
 from tests.tinkergym.certificates.made_run import JOB, PUBLIC, Run
 from tinkergym.certificates import verify
-from tinkergym.certificates.sealing import sealed
+from tinkergym.certificates.checks import sealed
 from tinkergym.schema.certificate import BundledFile, Certificate, EpisodeFate
 from tinkergym.schema.events import EpisodeEvent, JobState, SettingChange, StepEvent, UpdateEvent
 from tinkergym.testing.made_up_episodes import stored_record

@@ -10,7 +10,7 @@ import pytest
 
 import tinkergym as tg
 from tests.tinkergym.certificates.made_run import signed
-from tinkergym.certificates.sealing import certify
+from tinkergym.certificates.checks import certify
 from tinkergym.cli import main
 from tinkergym.remote.certificate_download import WrittenCertificate
 from tinkergym.remote.job import Job

@@ -1,5 +1,4 @@
-from backend.episodes.env_worker_end import WorkerRemains
-from backend.workers.env_worker_files import EnvWorkerFiles
+from backend.episodes.env_worker_end import EnvWorkerFiles, WorkerRemains
 from tinkergym.rollout.call_register import CallRegister
 
 
