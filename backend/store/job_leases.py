@@ -48,9 +48,8 @@ from tinkergym.schema.jobs.view import JobView
 class JobLeaseStore:
     """Queued jobs, and the leases of running ones: for the scheduler and for pools."""
 
-    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
-        self._db = database
-        self._clock = clock
+    _db: Database
+    _clock: Callable[[], float]
 
     def job(self, job_id: str) -> JobView:
         """Return a job of any tenant.

@@ -51,9 +51,8 @@ def _marked(body: EventBody, lease: JobLease) -> EventBody:
 class JournalStore:
     """The store's methods for recording progress."""
 
-    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
-        self._db = database
-        self._clock = clock
+    _db: Database
+    _clock: Callable[[], float]
 
     def evaluations(self, job_id: str) -> list[EvaluationEvent]:
         """Return the evaluations that a job recorded, in order."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -42,9 +41,7 @@ class PolicyRecord:
 class PolicyStore:
     """The store's methods for versions and checkpoints."""
 
-    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
-        self._db = database
-        self._clock = clock
+    _db: Database
 
     def version_sha256(self, job_id: str, version: int, agent: str = NO_AGENT) -> str | None:
         """Return the recorded hash of a version of the policy that a job trains."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, func, select, update
@@ -123,9 +122,7 @@ class PolicyCalls:
 class PolicyCallStore:
     """The methods by which a policy's worker executes calls."""
 
-    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
-        self._db = database
-        self._clock = clock
+    _db: Database
 
     def next_call(self, job_id: str, after: int) -> StoredCall | None:
         """Return the call after number `after`, if it exists."""

@@ -22,9 +22,8 @@ _NEVER_OLD = 1e18
 class SecretRows:
     """The store's methods for secrets."""
 
-    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
-        self._db = database
-        self._clock = clock
+    _db: Database
+    _clock: Callable[[], float]
 
     def secret(self, name: str) -> str | None:
         """Return a secret by its name; None if there is none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from sqlalchemy import ColumnElement, Table, delete, select, update
 
@@ -48,9 +48,7 @@ _WANTED_SECONDS = 60.0
 class PartStore:
     """The store's methods by which the service's processes find each other."""
 
-    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
-        self._db = database
-        self._clock = clock
+    _db: Database
 
     def register_pool(self, pool_id: str, model: str, url: str, token: str, now: float) -> None:
         """Register a pool's address; registering again replaces it."""

@@ -68,6 +68,10 @@ class ServiceStore(
 ):
     """The store as the scheduler, job loops and pools see it."""
 
+    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+        self._db = database
+        self._clock = clock
+
     def commits(self) -> int | None:
         """Return a number that changes with every commit; None if that is unknown now."""
         return self._db.backend.commits()

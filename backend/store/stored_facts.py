@@ -7,7 +7,7 @@ so repeated work counts once.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,9 +45,7 @@ class Fact:
 class FactStore:
     """The store's methods for facts."""
 
-    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
-        self._db = database
-        self._clock = clock
+    _db: Database
 
     def add_facts(self, lease: JobLease, seen: Iterable[Fact]) -> None:
         """Store facts.
