@@ -1,9 +1,12 @@
-"""The errors with which every engine answers requests that it cannot compute."""
+"""Errors of every engine: those with which it answers requests, and those of the callbacks it answers to."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 
+from backend.engines.protocol import Deliver
 from tinkergym.errors import (
     InvalidRequestError,
     PolicyVersionGoneError,
@@ -12,12 +15,27 @@ from tinkergym.errors import (
     UnsupportedPartError,
 )
 from tinkergym.schema.events import ErrorView
-from tinkergym.schema.sampling import SampleFailure, SampleRequest
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+
+_log = logging.getLogger(__name__)
 
 
 def failure(request: SampleRequest, error: TinkerGymError) -> SampleFailure:
     """Answer a request with an error."""
     return SampleFailure(request_id=request.request_id, error=ErrorView(**error.to_wire()))
+
+
+def deliver_to(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> None:
+    """Hand answers over to one caller; an error of its callback is logged, as others share the engine."""
+    try:
+        deliver(answers)
+    except Exception:
+        _log.exception("a callback for %d completions failed; the engine continues", len(answers))
+
+
+def engine_closing() -> ServiceUnavailableError:
+    """Return the error for requests that arrive when the engine closes, or are left then."""
+    return ServiceUnavailableError("the engine is closing", hint="repeat the request in a moment")
 
 
 def version_gone(request: SampleRequest) -> PolicyVersionGoneError:

@@ -10,7 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from backend.compute.weights import PolicyWeights, weights_sha256
-from backend.engines.failures import images_refused, stops_refused, structure_refused
+from backend.engines.failures import (
+    deliver_to,
+    engine_closing,
+    failure,
+    images_refused,
+    stops_refused,
+    structure_refused,
+)
 from backend.engines.model_tokenizer import stops_of
 from backend.engines.protocol import BASE_POLICY, Deliver
 from tinkergym.agent.stop_strings import stopped_text
@@ -19,10 +26,8 @@ from tinkergym.errors import (
     InvalidRequestError,
     PolicyVersionGoneError,
     PromptTooLongError,
-    ServiceUnavailableError,
     TinkerGymError,
 )
-from tinkergym.schema.events import ErrorView
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 _log = logging.getLogger(__name__)
@@ -87,7 +92,7 @@ class ScriptedEngine:
             if not self._closed:
                 self._queue.put((self._take(requests), deliver))
                 return
-        deliver([_failure(request, _closing()) for request in requests])
+        deliver([failure(request, engine_closing()) for request in requests])
 
     def generate_together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
         """Answer requests in order."""
@@ -144,7 +149,7 @@ class ScriptedEngine:
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
             taken, deliver = item
-            _call(deliver, [self._answer(*each) for each in taken])
+            deliver_to(deliver, [self._answer(*each) for each in taken])
 
     def _take(self, requests: Sequence[SampleRequest]) -> list[_Taken]:
         """Determine which version answers each request; needs the lock."""
@@ -157,12 +162,12 @@ class ScriptedEngine:
         return taken
 
     def _answer(self, request: SampleRequest, version: int | None) -> Completion | SampleFailure:
-        refused = _closing() if self._closed else self._refusal(request)
+        refused = engine_closing() if self._closed else self._refusal(request)
         if refused is not None:
-            return _failure(request, refused)
+            return failure(request, refused)
         oldest = 0 if request.policy == BASE_POLICY else self._oldest.get(request.policy)
         if version is None or oldest is None or version < oldest:
-            return _failure(
+            return failure(
                 request,
                 PolicyVersionGoneError(
                     f"policy {request.policy!r} at version {request.policy_version} is not loaded"
@@ -170,14 +175,14 @@ class ScriptedEngine:
             )
         room = min(request.max_tokens, self._context_length - len(request.prompt_ids))
         if room < 1:
-            return _failure(request, PromptTooLongError("the prompt leaves no room for a completion"))
+            return failure(request, PromptTooLongError("the prompt leaves no room for a completion"))
         begin = time.perf_counter()
         try:
             scripted = list(self._script(request))
         except TinkerGymError as error:
-            return _failure(request, error)
+            return failure(request, error)
         except Exception as error:
-            return _failure(
+            return failure(
                 request, InternalServiceError(f"the script raised {type(error).__name__}: {error}")
             )
         finally:
@@ -221,18 +226,3 @@ class ScriptedEngine:
             or stops_refused(request, self._model_directory)
             or structure_refused(request, "scripted")
         )
-
-
-def _call(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> None:
-    try:
-        deliver(answers)
-    except Exception:
-        _log.exception("a callback for %d completions failed; the engine continues", len(answers))
-
-
-def _failure(request: SampleRequest, error: TinkerGymError) -> SampleFailure:
-    return SampleFailure(request_id=request.request_id, error=ErrorView(**error.to_wire()))
-
-
-def _closing() -> ServiceUnavailableError:
-    return ServiceUnavailableError("the engine is closing", hint="repeat the request in a moment")

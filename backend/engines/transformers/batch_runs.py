@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from backend.engines.failures import failure
+from backend.engines.failures import deliver_to, failure
 from backend.engines.protocol import Deliver
 from backend.engines.transformers.engine_turns import EngineTurns
 from backend.engines.transformers.packed_model import PackedModel
 from backend.engines.transformers.request_intake import RequestIntake, Taken
-from backend.engines.transformers.request_state import RequestState, deliver_to
+from backend.engines.transformers.request_state import RequestState
 from backend.engines.transformers.slot_scheduler import SlotScheduler
 from backend.engines.transformers.slot_table import Counters, SlotLimits
 from backend.errors import SERVICE_LOG

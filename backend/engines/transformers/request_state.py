@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from array import array
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import isfinite
 
-from backend.engines.failures import failure
+from backend.engines.failures import deliver_to, failure
 from backend.engines.protocol import Deliver
 from backend.engines.token_sampling import TokenScores
 from backend.engines.transformers.loaded_policies import LoadedPolicy
@@ -20,8 +19,6 @@ from tinkergym.errors import (
     TinkerGymError,
 )
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
@@ -181,11 +178,3 @@ def deliver_answered(states: Sequence[RequestState]) -> None:
         answers.setdefault(state.deliver, []).append(state.answer)
     for deliver, batch in answers.items():
         deliver_to(deliver, batch)
-
-
-def deliver_to(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> None:
-    """Hand answers over to one caller."""
-    try:
-        deliver(answers)
-    except Exception:
-        _log.exception("a callback for %d completions failed; the engine continues", len(answers))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,14 +19,14 @@ import torch
 from backend.catalog.models import ModelFacts, read_model_facts
 from backend.compute.supported_models import Quantization
 from backend.compute.weights import PolicyWeights, weights_sha256
-from backend.engines.failures import failure, sender_gone
+from backend.engines.failures import deliver_to, engine_closing, failure, sender_gone
 from backend.engines.protocol import Deliver
 from backend.engines.transformers.batch_runs import BATCHES_AT_ONCE, Batch, BatchRuns
 from backend.engines.transformers.engine_turns import EngineTurns
 from backend.engines.transformers.open_streams import OpenStreams
 from backend.engines.transformers.packed_model import PackedModel
 from backend.engines.transformers.request_intake import RequestIntake, Taken
-from backend.engines.transformers.request_state import RequestState, deliver_answered, deliver_to
+from backend.engines.transformers.request_state import RequestState, deliver_answered
 from backend.engines.transformers.separate_batches import SeparateBatches
 from backend.engines.transformers.slot_scheduler import SlotScheduler
 from backend.engines.transformers.slot_table import Counters, SlotLimits
@@ -35,7 +35,6 @@ from backend.vision.pixels import ImageSource
 from backend.vision.shared_caches import SharedImages, shared
 from tinkergym.errors import (
     InternalServiceError,
-    ServiceUnavailableError,
 )
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
@@ -48,15 +47,6 @@ sampling nor learning."""
 
 _LEAST_CACHE_BYTES = 1 << 30
 _PART_OF_A_GPUS_MEMORY = 4
-
-
-@dataclass(slots=True, kw_only=True)
-class EngineStats(Counters):
-    """Counts since the engine's start, to show where its time goes."""
-
-    slots: int
-    slot_tokens: int
-    """Current length of each slot."""
 
 
 class TransformersEngine:
@@ -150,10 +140,9 @@ class TransformersEngine:
         """Seconds the engine worked, not counting waits for the device lock."""
         return self._busy_seconds
 
-    def stats(self) -> EngineStats:
-        """Return the engine's counters."""
-        cache = self._scheduler.table.cache
-        return EngineStats(**asdict(self._counters), slots=cache.slots, slot_tokens=cache.length)
+    def stats(self) -> Counters:
+        """Return the engine's counts since its start, to show where its time goes."""
+        return replace(self._counters)
 
     def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
         """Queue requests; each is answered exactly once through `deliver`."""
@@ -163,7 +152,7 @@ class TransformersEngine:
                 self._inbox.append((self._intake.take(requests), deliver))
                 self._wake.notify()
                 return
-        deliver([failure(request, _closed()) for request in requests])
+        deliver([failure(request, engine_closing()) for request in requests])
 
     def generate_together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
         """Sample these requests as one separate batch with a fresh cache; bitwise reproducible."""
@@ -185,7 +174,7 @@ class TransformersEngine:
                 self._new_batches.append(Batch(self._intake.take(requests), deliver))
                 self._wake.notify()
                 return
-        deliver([failure(request, _closed()) for request in requests])
+        deliver([failure(request, engine_closing()) for request in requests])
 
     def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
         """Replace a policy's version by `policy@version`; return the weights' SHA-256."""
@@ -258,9 +247,9 @@ class TransformersEngine:
                 call()
             if closing:
                 self._turns.rest()
-                deliver_answered(self._intake.left(self._scheduler.drain(_closed())))
+                deliver_answered(self._intake.left(self._scheduler.drain(engine_closing())))
                 for batch in self._batches.drain():
-                    self._runs.give_up(batch, _closed())
+                    self._runs.give_up(batch, engine_closing())
                 return
             self._compute()
 
@@ -343,7 +332,3 @@ def _cache_bytes(device: torch.device) -> int:
     # The learner, which starts later, takes half of the rest of the GPU's memory.
     free = int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 0
     return max(_LEAST_CACHE_BYTES, free // _PART_OF_A_GPUS_MEMORY)
-
-
-def _closed() -> ServiceUnavailableError:
-    return ServiceUnavailableError("the engine is closing", hint="repeat the request in a moment")

@@ -11,10 +11,10 @@ import shutil
 import threading
 from collections.abc import Collection
 
-from backend.engines.failures import sender_gone, version_gone
+from backend.engines.failures import deliver_to, sender_gone, version_gone
 from backend.engines.protocol import Deliver
 from backend.engines.vllm.kept_process import KeptProcess
-from backend.engines.vllm.open_requests import OpenRequest, OpenRequests, call, call_parts
+from backend.engines.vllm.open_requests import OpenRequest, OpenRequests, call_parts
 from backend.engines.vllm.process import SEE_THE_LOG, Message
 from backend.engines.vllm.published_policies import PolicyVersion, PublishedPolicies
 from backend.engines.vllm.request_messages import completion, completion_part
@@ -137,7 +137,7 @@ class Exchange:
         finally:
             # Even if a later message cannot be parsed: these are no longer open.
             for deliver, some in answers.items():
-                call(deliver, some)
+                deliver_to(deliver, some)
         return well
 
     def _take_one(self, message: Message, answers: dict[Deliver, list[Completion | SampleFailure]]) -> bool:

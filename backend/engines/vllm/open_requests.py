@@ -14,13 +14,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from backend.compute.busy_clock import BusyClock
-from backend.engines.failures import failure
+from backend.engines.failures import deliver_to, failure
 from backend.engines.protocol import Deliver
 from backend.engines.vllm.process import Message
 from backend.fairness.fair_places import FairPlaces
 from tinkergym.agent.sampler import deliver_parts
 from tinkergym.errors import TinkerGymError
-from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest
+from tinkergym.schema.sampling import CompletionPart, SampleRequest
 
 _log = logging.getLogger(__name__)
 _BATCHES_AT_ONCE = 4
@@ -53,7 +53,7 @@ class OpenRequest:
         if self.request is None or self.deliver is None:
             self.result.set_result({"refused": error})
         else:
-            call(self.deliver, [failure(self.request, error)])
+            deliver_to(self.deliver, [failure(self.request, error)])
 
 
 class OpenRequests:
@@ -162,11 +162,3 @@ def call_parts(deliver: Deliver, parts: Sequence[CompletionPart]) -> None:
         deliver_parts(deliver, parts)
     except Exception:
         _log.exception("a callback for parts of %d completions failed; the engine continues", len(parts))
-
-
-def call(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> None:
-    """Deliver answers; an error of the callback is logged."""
-    try:
-        deliver(answers)
-    except Exception:
-        _log.exception("a callback for %d completions failed; the engine continues", len(answers))
