@@ -92,7 +92,7 @@ class RayWorkers:
             start_child: Starts an environment worker as a child of this process.
         """
         self._wake, self._actors = wake, actors
-        self._config, self._config_json = config, config.model_dump_json()
+        self._config_json = config.model_dump_json()
         self._early_worker = config.early_worker_socket
         # Our own Ray's processes inherit them.
         variables = child_environment(everywhere=True) if config.ray.address else {}

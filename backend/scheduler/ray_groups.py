@@ -66,11 +66,6 @@ class PoolGroups:
         """Whether Ray has found room for a pool, waiting at most that long."""
         return bool(self._known[pool_id].wait(seconds))
 
-    def why_not_placed(self, pool_id: str) -> str:
-        """Return Ray's word for why there is no room: `INFEASIBLE`, `NO_RESOURCES`, or what it is doing."""
-        entry = placement_group_table(self._known[pool_id])
-        return str(entry["stats"].get("scheduling_state") or entry["state"])
-
     def node_of(self, pool_id: str) -> str:
         """Return Ray's id of the node of a pool's own process; empty before it has a place."""
         group = self._known.get(pool_id)

@@ -112,7 +112,7 @@ def episode_problems(
             if stored and _must_be_there(facts, step):
                 yield f"{name}: missing"
             continue
-        read = _Step(facts, name, log)
+        read = _Step(name, log)
         yield from read.compare(stored, files.lines(name))
         if log is not None and step in ledgers:
             yield from read.compare_reward(step, ledgers[step])
@@ -129,8 +129,8 @@ def _must_be_there(facts: RunFacts, step: int) -> bool:
 class _Step:
     """The episodes of one step."""
 
-    def __init__(self, facts: RunFacts, name: str, log: EventLog | None) -> None:
-        self._facts, self._name, self._log = facts, name, log
+    def __init__(self, name: str, log: EventLog | None) -> None:
+        self._name, self._log = name, log
         self._trained: list[Trajectory] = []
 
     def compare(self, stored: dict[str, EpisodeFate], lines: Iterable[bytes]) -> Iterator[str]:

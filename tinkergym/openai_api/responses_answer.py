@@ -31,7 +31,7 @@ class ResponsesReply:
             chat: The same request for a chat completion.
             created: Unix seconds.
         """
-        self._prompt, self._wanted, self._chat, self._created = prompt, wanted, chat, created
+        self._prompt, self._wanted, self._created = prompt, wanted, created
         self._id, self._message_id = f"resp_{secrets.token_hex(12)}", f"msg_{secrets.token_hex(12)}"
         self._pieces = SampledPieces(prompt, chat.stops)
         self._number = 0

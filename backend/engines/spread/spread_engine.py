@@ -78,8 +78,7 @@ class SpreadEngine:
         )
         self._choice = ReplicaChoice()
         self._own_asked: set[_CountedDeliver] = set()
-        self._closed = False
-        self._looking = self._calls.start(self._look())
+        self._calls.start(self._look())
 
     # --- what the pool's own engine says ---
 
@@ -231,7 +230,6 @@ class SpreadEngine:
     def close(self) -> None:
         """Stop; queued requests fail with ServiceUnavailableError."""
         with self._changed:
-            self._closed = True
             self._replicas.clear()
         self._own.close()
         self._calls.close()
