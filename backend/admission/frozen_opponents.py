@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TypeVar
 
 from backend.external import judges
-from backend.external.environment_tokens import without_token
 from backend.external.urls import is_remote
 from backend.store.store import TenantStore
 from tinkergym.errors import InvalidRequestError, NotFoundError
@@ -62,7 +61,7 @@ def _definite(tenant: TenantStore, spec: PlayedSpec, frozen: Frozen, field: str)
 def _without_secrets(ref: EnvironmentRef) -> EnvironmentRef:
     """Return a reference for comparison and display: a stored job has names instead of secrets."""
     shown = judges.without_key(ref)
-    return without_token(shown) if is_remote(shown) else shown
+    return shown.without_token() if is_remote(shown) else shown
 
 
 def _refuse_other_games(tenant: TenantStore, spec: PlayedSpec, agent: str, job_id: str) -> None:

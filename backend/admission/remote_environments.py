@@ -7,7 +7,7 @@ from typing import TypeVar
 from backend.admission.facts import Facts
 from backend.config import ServiceConfig
 from backend.external import judges, opponent_models
-from backend.external.environment_tokens import put_away, without_token
+from backend.external.environment_tokens import put_away
 from backend.external.urls import as_remote, is_remote, pinned
 from tinkergym.schema.fixed_players import External, FixedPlayer
 from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
@@ -72,7 +72,7 @@ def secrets_are_put_away(spec: JobSpec, facts: Facts) -> JobSpec:
             return judges.put_away(environment, store)
         if in_service:
             return put_away(environment, store)
-        return without_token(environment)
+        return environment.without_token()
 
     def player(one: FixedPlayer, field: str) -> FixedPlayer:
         del field

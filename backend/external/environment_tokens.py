@@ -51,7 +51,7 @@ def put_away(ref: EnvironmentRef, store: PutSecret) -> EnvironmentRef:
     """Return the reference with its token, if it has one, replaced by the token's name."""
     token = ref.kwargs.get("token")
     if not token:
-        return without_token(ref)
+        return ref.without_token()
     assert isinstance(token, str)
     return EnvironmentRef(id=ref.id, kwargs={**ref.kwargs, "token": _PREFIX + store.put_secret(token)})
 
@@ -68,7 +68,7 @@ def fetch(ref: EnvironmentRef, read: ReadSecret) -> EnvironmentRef:
     """
     stored = ref.kwargs.get("token")
     if not isinstance(stored, str) or not stored.startswith(_PREFIX):
-        return without_token(ref)
+        return ref.without_token()
     token = read(stored.removeprefix(_PREFIX))
     if token is None:
         raise ConfigError(
@@ -112,8 +112,3 @@ def _secrets(ref: EnvironmentRef) -> Iterator[object]:
     judge = ref.kwargs.get("judge")
     yield ref.kwargs.get("token", "")
     yield judge.get("api_key", "") if isinstance(judge, dict) else ""
-
-
-def without_token(ref: EnvironmentRef) -> EnvironmentRef:
-    """Return the reference without a token, for a job whose environments its own client makes."""
-    return EnvironmentRef(id=ref.id, kwargs={k: v for k, v in ref.kwargs.items() if k != "token"})

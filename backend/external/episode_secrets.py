@@ -36,7 +36,7 @@ def _environment(ref: EnvironmentRef, read: ReadSecret) -> EnvironmentRef:
         return environment_tokens.fetch(ref, read) if is_remote(ref) else judges.fetch(ref, read)
     except ConfigError as error:
         _log.warning("an episode of %s: %s", ref.id, error)
-        return environment_tokens.without_token(ref) if is_remote(ref) else judges.without_key(ref)
+        return ref.without_token() if is_remote(ref) else judges.without_key(ref)
 
 
 def _seat(seat: SeatPlan, read: ReadSecret) -> SeatPlan:

@@ -6,8 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from backend.store.blobs import BlobMissingError, Blobs
-from backend.store.uploads import tenant_folder
+from backend.store.blobs import BlobMissingError, Blobs, tenant_folder
 from tinkergym.errors import InvalidRequestError, PayloadTooLargeError
 
 _PARTS = "adapter-parts"

@@ -23,6 +23,7 @@ The contract, which the same tests check on both:
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -201,3 +202,9 @@ def checkpoint_key(job_id: str, agent: str, view: CheckpointView) -> str:
 
 def _checkpoints(job_id: str, agent: str) -> str:
     return f"{job_id}/checkpoints/{agent}".rstrip("/")
+
+
+def tenant_folder(tenant_id: str) -> str:
+    """Return the folder of what a tenant sends, among those of all tenants."""
+    # Tenant ids come from an operator and may contain characters that a key may not.
+    return hashlib.sha256(tenant_id.encode()).hexdigest()[:32]

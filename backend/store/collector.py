@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 
 from backend.store.adapter_parts import drop_old_parts
-from backend.store.blobs import BlobMissingError, Blobs
-from backend.store.images import HELD, image_folder
+from backend.store.blobs import BlobMissingError, Blobs, tenant_folder
+from backend.store.images import HELD
 from backend.store.store import Store
 from backend.store.uploads import drop_loose_chunks
 from tinkergym.errors import TinkerGymError
@@ -101,7 +101,7 @@ class Collector:
     def _collect_images(self, tenant_id: str, before: float) -> None:
         # A tenant without rows may have images of earlier versions, which had files only. Listed before the
         # rows are read, as files of jobs.
-        blobs = self._images.below(image_folder(tenant_id))
+        blobs = self._images.below(tenant_folder(tenant_id))
         files = blobs.files()
         named = {row.sha256 for row in self._store.tenant(tenant_id).images.all()}
         for blob in files if named else ():

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Protocol
 
-from backend.store.blobs import BlobMissingError, Blobs
+from backend.store.blobs import BlobMissingError, Blobs, tenant_folder
 from backend.store.image_rows import ImageRow, ImageRows
 from backend.store.usage import QuotaRoom
 from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError, TinkerGymError
@@ -76,7 +76,7 @@ class Images:
             room: Shared by all uses in this process; without it, each upload lists all images.
             check: Decodes images before they are kept.
         """
-        self._all, self._folder = images, image_folder(rows.tenant_id)
+        self._all, self._folder = images, tenant_folder(rows.tenant_id)
         self._blobs, self._rows = images.below(self._folder), rows
         self._room, self._check = room or QuotaRoom(), check
 
@@ -200,7 +200,7 @@ class HeldImages:
 
     def __init__(self, images: Blobs, tenant_id: str) -> None:
         """Hold them among the images of all tenants."""
-        self._blobs, self._holder = images, f"{image_folder(tenant_id)}.{secrets.token_hex(8)}"
+        self._blobs, self._holder = images, f"{tenant_folder(tenant_id)}.{secrets.token_hex(8)}"
         self._keys: list[str] = []
         self._is_over = False
 
@@ -256,18 +256,12 @@ class EveryImage:
         raise _no_image(sha256)
 
     def _keys(self, sha256: str) -> Iterator[str]:
-        owners = [] if self._owners is None else [image_folder(tenant) for tenant in self._owners(sha256)]
+        owners = [] if self._owners is None else [tenant_folder(tenant) for tenant in self._owners(sha256)]
         for folder in owners:
             yield f"{folder}/{sha256}"
         yield from _held_keys(self._blobs, sha256)
         for folder in () if owners else self._blobs.folders():
             yield f"{folder}/{sha256}"
-
-
-def image_folder(tenant_id: str) -> str:
-    """Return the folder of a tenant's images."""
-    # Tenant ids come from an operator and may contain characters that a key may not.
-    return hashlib.sha256(tenant_id.encode()).hexdigest()[:32]
 
 
 def _held_folder(sha256: str) -> str:

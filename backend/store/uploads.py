@@ -14,7 +14,7 @@ from contextlib import suppress
 from pydantic import Field
 
 from backend.errors import BlobsUnavailableError
-from backend.store.blobs import BlobInfo, BlobMissingError, Blobs
+from backend.store.blobs import BlobInfo, BlobMissingError, Blobs, tenant_folder
 from backend.store.usage import QuotaRoom
 from tinkergym.errors import (
     CheckpointCorruptError,
@@ -274,12 +274,6 @@ class Uploads:
 
     def _stored(self, data_id: str) -> StoredSet:
         return _stored(self._blobs, data_id)
-
-
-def tenant_folder(tenant_id: str) -> str:
-    """Return the folder of what a tenant uploads."""
-    # Tenant ids come from an operator and may contain characters that a key may not.
-    return hashlib.sha256(tenant_id.encode()).hexdigest()[:32]
 
 
 def drop_loose_chunks(uploads: Blobs, *, before: float) -> None:

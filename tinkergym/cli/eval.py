@@ -37,7 +37,7 @@ from tinkergym.evaluation.scores import Scores
 from tinkergym.evaluation.statistics import interval_text
 from tinkergym.registration.environments import make
 from tinkergym.rollout.executors import made
-from tinkergym.rollout.local_environment import Environment, describe_for_one, without_token
+from tinkergym.rollout.local_environment import Environment, describe_for_one
 from tinkergym.schema.evaluate_every import tasks_played
 from tinkergym.tasks.grid import tasks_of
 from tinkergym.trajectory.trajectory import reason_line
@@ -188,7 +188,7 @@ def evaluate(
         asked = _Asked(
             seed=seed, tasks=numbered or dict.fromkeys(range(tasks or USUAL_TASKS)), samples=samples
         )
-        settings: dict[str, Any] = {"environment": without_token(described.ref).model_dump(mode="json")}
+        settings: dict[str, Any] = {"environment": described.ref.without_token().model_dump(mode="json")}
         settings |= {"seed": seed, "by_index": numbered is not None, **source.settings}
         records = _recorded(source, asked, settings, out_file)
     scores = Scores(records, success=success)

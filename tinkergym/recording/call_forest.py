@@ -111,14 +111,9 @@ class Answer:
         """Where images are in `token_ids`."""
         found, at = list[ImageSpan](), 0
         for one in self.path:
-            found += [moved(image, at) for image in one.images]
+            found += [image.moved(at) for image in one.images]
             at += len(one.given_ids) + len(one.completion.token_ids)
         return found
-
-
-def moved(image: ImageSpan, by: int) -> ImageSpan:
-    """Return a span, `by` tokens further on."""
-    return ImageSpan(sha256=image.sha256, start=image.start + by, end=image.end + by)
 
 
 class CallForest:

@@ -22,7 +22,7 @@ from tinkergym.openai_api.chat_messages import conversation
 from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.openai_api.completion_text import CallReader, Said
 from tinkergym.openai_api.token_requests import Policy, Prompt, token_requests
-from tinkergym.recording.call_forest import Answer, CallForest, answer_keys, message_key, moved
+from tinkergym.recording.call_forest import Answer, CallForest, answer_keys, message_key
 from tinkergym.recording.program_call import Call, Place
 from tinkergym.schema.sampling import SampleRequest
 from tinkergym.trajectory.content_parts import Content, TextPart, ToolCallPart
@@ -67,7 +67,7 @@ class RoleCalls:
             renderer=shown,
             token_ids=start + place.given_ids,
             images=([] if before is None else before.spans)
-            + [moved(image, len(start)) for image in place.images],
+            + [image.moved(len(start)) for image in place.images],
             calls=CallReader(shown, tools, messages) if tools else None,
         )
         requests = self._requests(wanted, prompt, longest)

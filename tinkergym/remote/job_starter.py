@@ -28,7 +28,6 @@ from tinkergym.remote.user_files import with_template_read
 from tinkergym.reporting.trackers import ReportTo, callbacks_of
 from tinkergym.rollout.environment_mix import EnvironmentMix, EnvSources, describe_mix
 from tinkergym.rollout.host_pool import MakeEnv
-from tinkergym.rollout.local_environment import without_token
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.parts import Adapter
 from tinkergym.schema.jobs.played_spec import PlayedSpec
@@ -395,7 +394,7 @@ def _seen_here(
             hint="register it, pass its class to train(...), or let the service play",
             field="environment.id",
         )
-    spec = spec.with_environments(lambda one: without_token(one) if one.id == REMOTE_ID else one)
+    spec = spec.with_environments(lambda one: one.without_token() if one.id == REMOTE_ID else one)
     seen = check_environments(environment.make, spec, api.renderer_of(spec))
     recorded = {
         "environment_prompt": seen.system_prompt,

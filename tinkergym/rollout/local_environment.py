@@ -131,11 +131,6 @@ def for_job(env: EnvSource | None, ref: EnvironmentRef) -> MakeEnv:
     return found.make
 
 
-def without_token(ref: EnvironmentRef) -> EnvironmentRef:
-    """Return the reference without an environment server's token, which the service does not need."""
-    return EnvironmentRef(id=ref.id, kwargs={k: v for k, v in ref.kwargs.items() if k != "token"})
-
-
 def installed_packs() -> list[InstalledPack]:
     """Return the packs that this process can play."""
     return [

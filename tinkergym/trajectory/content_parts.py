@@ -89,6 +89,10 @@ class ImageSpan(Record):
             raise ValueError("an image has at least one token")
         return self
 
+    def moved(self, by: int) -> ImageSpan:
+        """Return this span, `by` tokens further on."""
+        return ImageSpan(sha256=self.sha256, start=self.start + by, end=self.end + by)
+
 
 def content_of(parts: Any) -> Content:
     """Return parts in their shortest form: parts that are all text become one string.

@@ -51,7 +51,7 @@ class Ledger:
 
     def context_images(self, images: Sequence[ImageSpan] = ()) -> list[ImageSpan]:
         """Return the images' positions in `context`: those of the open segment, and `images` of the delta."""
-        return [*self._images[-1], *(_moved(image, self.length) for image in images)]
+        return [*self._images[-1], *(image.moved(self.length) for image in images)]
 
     def append_given(self, token_ids: Sequence[int], images: Sequence[ImageSpan] = ()) -> None:
         """Add tokens that the policy did not sample.
@@ -66,7 +66,7 @@ class Ledger:
         if images:
             if wrong := misplaced_image(images, [False] * len(token_ids)):
                 raise ValueError(wrong)
-            self._images[-1].extend(_moved(image, self.length) for image in images)
+            self._images[-1].extend(image.moved(self.length) for image in images)
         self._token_ids[-1].extend(token_ids)
         self._logprobs[-1].extend([None] * len(token_ids))
 
@@ -112,7 +112,3 @@ class Ledger:
             for token_ids, logprobs, images in zip(self._token_ids, self._logprobs, self._images, strict=True)
             if token_ids
         ]
-
-
-def _moved(image: ImageSpan, by: int) -> ImageSpan:
-    return ImageSpan(sha256=image.sha256, start=image.start + by, end=image.end + by)

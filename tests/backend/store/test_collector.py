@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from backend.store.blobs import new_checkpoint_key
+from backend.store.blobs import new_checkpoint_key, tenant_folder
 from backend.store.collector import LEFT_OVER_SECONDS, Collector
 from backend.store.image_rows import ImageRow
-from backend.store.images import HeldImages, image_folder
+from backend.store.images import HeldImages
 from backend.store.store import Store
 from tests.backend.store.blob_places import PLACES, fill, open_place
 from tinkergym.schema.events import CheckpointView
@@ -82,7 +82,7 @@ def test_skips_what_earlier_versions_left(store, blobs, job):
 
 
 def test_removes_images_without_row_only_where_rows_are_known(store, blobs, job):
-    folders = {tenant: image_folder(tenant) for tenant in ("ada", "bob")}
+    folders = {tenant: tenant_folder(tenant) for tenant in ("ada", "bob")}
     for folder in folders.values():
         for name in ("known", "left"):
             blobs.put(f"images/{folder}/{name}", b"an image")

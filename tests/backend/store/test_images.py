@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from backend.errors import BlobsUnavailableError
+from backend.store.blobs import tenant_folder
 from backend.store.image_rows import ImageRow
-from backend.store.images import EveryImage, HeldImages, Images, image_folder
+from backend.store.images import EveryImage, HeldImages, Images
 from backend.store.usage import QuotaRoom
 from tests.backend.store.counting_blobs import CountingBlobs
 from tests.backend.vlm import picture
@@ -255,7 +256,7 @@ def test_finds_held_images_without_asking_each_tenant(tmp_path, blobs):
             return super().folders(key)
 
     for tenant in ("bob", "eve", "fay"):
-        blobs.put(f"{image_folder(tenant)}/{picture(2).sha256}", b"an image")
+        blobs.put(f"{tenant_folder(tenant)}/{picture(2).sha256}", b"an image")
     HeldImages(blobs, "ada").hold(picture(1).sha256, picture(1).data)
     source = EveryImage(Asked(tmp_path / "images"), lambda _: [])
     assert source.read(picture(1).sha256) == picture(1).data

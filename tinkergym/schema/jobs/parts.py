@@ -103,6 +103,10 @@ class EnvironmentRef(WireModel):
         """Whether it is an agent program, whose roles are the seats."""
         return self.id.startswith(PROGRAM)
 
+    def without_token(self) -> EnvironmentRef:
+        """Return it without an environment server's token, for where it is shown or played by its client."""
+        return EnvironmentRef(id=self.id, kwargs={k: v for k, v in self.kwargs.items() if k != "token"})
+
 
 class WeightedEnvironment(EnvironmentRef):
     """One of a job's several environments."""
