@@ -213,6 +213,7 @@ class EpisodeBoard:
         its = [slot for slot in self._slots.values() if slot.worker_id == worker_id]
         lost = self._reopen(its)
         for slot in its:
+            # Unlike a silent worker it cannot return, so nothing can come under this lease any more.
             if slot.phase is _Phase.OPEN:
                 slot.lease_id = ""
         return lost

@@ -89,11 +89,13 @@ class FairPlaces:
         admitted: list[int] = []
         while self._taken < self.places:
             owner = min(self._waiting, key=lambda each: self._held[each], default="")
+            # No waiting owner holds fewer places: if this one is at its limit, all are.
             if not self._waiting or self._held[owner] >= self.most_of_one:
                 break
             line = self._waiting[owner]
             number = line.popleft()
             if line:
+                # Owners that hold equally many take turns: `min` chooses the first of them.
                 self._waiting.move_to_end(owner)
             else:
                 del self._waiting[owner]

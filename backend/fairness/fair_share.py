@@ -71,6 +71,7 @@ def next_jobs(
     while heap:
         counted, created_at, key = heapq.heappop(heap)
         tenant_id, model = key
+        # Slots only become fewer here, so this line is left for good.
         if free[model] <= 0 or own.get(key, 1) <= 0:
             continue
         if counted != share[tenant_id]:  # It got a slot of another model meanwhile.

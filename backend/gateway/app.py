@@ -145,6 +145,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         app.include_router(module.router)
     app.include_router(dashboard_routes(FairRoute))
     error_responses.install(app)
+    # The last is the outermost: a browser's session has become a key before limits count by key.
     app.add_middleware(HostCheck, names=[parts.config.host, *parts.config.host_names])
     app.add_middleware(RequestLimits, limits=parts.config.limits)
     app.add_middleware(SessionCookie)

@@ -61,5 +61,6 @@ class KeyWatch:
                 except TinkerGymError as error:  # A locked or full database, or a disk that hangs.
                     _log.warning("cannot check keys: %s", error)
                     continue
+                # A copy, as what ends may leave the set.
                 for end in list(ends) if revoked else ():
                     end()

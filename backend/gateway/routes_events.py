@@ -53,6 +53,7 @@ async def stream_events(
     return StreamingResponse(
         _stream(request, tenant, job_id, after),
         media_type="text/event-stream",
+        # The second is for nginx, which would hold events back until a buffer is full.
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
@@ -73,6 +74,7 @@ async def _stream(request: Request, tenant: TenantStore, job_id: str, after: int
                     silent_since = loop.time()
                 continue
             silent_since = loop.time()
+            # Before the query, so that an event during it is news again.
             news.clear()
             wanted = tenant.tenant_id, job_id, after
             page = await tail.read(

@@ -49,11 +49,11 @@ def rounds_so_far(spec: RLSpec, played: Played) -> Rounds:
     places = list(range(spec.algorithm.groups_per_step))
     unused = len(places)
     for _ in range(spec.algorithm.replacement_rounds):
-        silent = [place for place, group in enumerate(places) if _is_silent(spec, results[group])]
-        new = list(range(unused, unused + len(silent)))
+        unvaried = [place for place, group in enumerate(places) if _has_zero_variance(spec, results[group])]
+        new = list(range(unused, unused + len(unvaried)))
         if any(group not in results for group in new):
             return Rounds(groups=places, wanted=new, replaced=unused - len(places))
-        for place, group in zip(silent, new, strict=True):
+        for place, group in zip(unvaried, new, strict=True):
             places[place] = group
         unused += len(new)
     return Rounds(groups=places, wanted=[], replaced=unused - len(places))
@@ -70,7 +70,7 @@ def learned_from(spec: RLSpec, played: Played) -> tuple[Played, int]:
     return [pair for group in rounds.groups for pair in by_group[group]], rounds.replaced
 
 
-def _is_silent(spec: RLSpec, seats: Sequence[PlayedSeat]) -> bool:
+def _has_zero_variance(spec: RLSpec, seats: Sequence[PlayedSeat]) -> bool:
     """Whether a group has zero variance at every seat."""
     by_seat: dict[int, list[Outcome]] = defaultdict(list)
     for seat in seats:

@@ -34,6 +34,7 @@ class EvaluationEpisodes:
         wanted = spec.evaluations[number]
         seats = len(self.seats_of(wanted))
         tasks = spec.tasks_of(wanted)
+        # Whole mirrored sets only: what is missing draws its task by the seed.
         tasks += [None] * (-len(tasks) % seats)
         known = spec.evaluated_tasks.get(spec.name_of(wanted))
         return [

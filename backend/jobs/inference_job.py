@@ -68,6 +68,7 @@ class InferenceJob(JobLoop[InferenceSpec]):
         """Yield rows from number `start` on, with their requests."""
         context, spec = self._context, self._context.spec
         plan = SamplingPlan(
+            # Requests of an earlier attempt may still be in the engine, so ids are not used again.
             run_id=f"{context.job_id}-{context.lease.epoch}",
             policy=spec.policy or spec.model,
             policy_version=None,

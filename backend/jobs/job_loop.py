@@ -68,6 +68,7 @@ class JobLoop(ABC, Generic[SpecT_co]):
             )
             self._run()
         except LeaseLostError as error:
+            # Not even the end is recorded: another worker has the job.
             _log.warning("%s", error)
         except WorkerStoppingError:
             self._hand_back()
@@ -203,6 +204,7 @@ class JobLoop(ABC, Generic[SpecT_co]):
         with self._context.clock.part("certificate"):
             gaps = self._context.evidence.gaps.take()
             self._with_blobs(lambda: self._keep_episodes(step, gaps))
+        # Last: until the files are written, the database has the only copy.
         context.store.discard_episodes(context.lease, through_step=step)
 
     def _keep_episodes(self, step: int, gaps: Mapping[int, bytes]) -> None:

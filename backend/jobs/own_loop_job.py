@@ -91,10 +91,12 @@ class PolicyJob(JobLoop[PolicySpec]):
             except (JobCancelledError, PausedError):
                 self._quietly(self._check.changes)
                 raise
+            # Read before the store is asked: a call that arrives between the two then ends the wait below.
             rung = context.bell.rung
             call = context.store.next_call(context.job_id, self._done_step)
             if call is not None:
                 self._carry_out(call)
+                # After the call, however long it took: the client could not have sent the next one.
                 last_call = time.monotonic()
             elif time.monotonic() - self._last_used(last_call) > context.spec.idle_seconds:
                 self._check.changes()
@@ -167,6 +169,7 @@ class PolicyJob(JobLoop[PolicySpec]):
         except refusals as error:
             return CallResult(error=ErrorView.model_validate(error.to_wire()))
         except ValidationError as error:
+            # A result refuses numbers that are not finite, which come from what the client sent.
             if error.title != CallResult.__name__ or not isinstance(stored.call, ForwardBackward | Logprobs):
                 raise
             self._context.policy.forget_gradient()
@@ -228,6 +231,7 @@ class PolicyJob(JobLoop[PolicySpec]):
         context = self._context
         sha256 = self._publish_present(seq)
         self._version = seq
+        # Only once the engine has it: the recorded version is the one that is sampled as the newest.
         context.store.record_publish(context.lease, seq, sha256)
         if seq >= self._published:
             self._published = seq
@@ -245,6 +249,7 @@ class PolicyJob(JobLoop[PolicySpec]):
         context = self._context
         # Weights that were published keep their version, so that it can be sampled after a restart.
         context.policy.save(step, version=self._version)
+        # Before `tidy`, which removes the checkpoints that nothing keeps.
         self._keep_published()
         context.policy.tidy(step)
         self._saved_step, self._unsaved_bytes = step, 0

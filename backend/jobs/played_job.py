@@ -160,6 +160,8 @@ class PlayedJob(JobLoop[PlayedSpec]):
         with context.clock.part("weights"):
             taken = self._policies.take_weights()
         self._check_replay(step, taken)
+        # In lockstep an evaluation has the engine to itself: its requests would change the batches, and so
+        # the bits, of the next step.
         alone = context.in_lockstep and self._evaluations.is_due(step)
         following = None if last or alone else self._begin(step + 1, taken)
         if last or alone:
@@ -270,6 +272,7 @@ class PlayedJob(JobLoop[PlayedSpec]):
         context, spec = self._context, self._context.spec
         self._records.write(step, played, learned, sha256)
         self._done_step = step
+        # Before the notes, which keep what is remembered.
         self._strategy.remember(context, self._played_at(step).updated_at(step), played)
         self._notes.take(step, played, is_saved=self._is_saved(step))
         self._policies.step_finished()

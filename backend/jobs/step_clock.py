@@ -74,6 +74,7 @@ class StepClock:
         self._mark = now
         self._parts.clear()
         if self._paused_at is not None:
+            # A pause that goes on is split, so that each step is freed of its own part.
             self.resume()
             self.pause()
         self._recent = [*self._recent[-9:], max(0.0, wall - self._idle)]
@@ -86,6 +87,7 @@ class StepClock:
 
     def pause(self, already: float = 0.0) -> None:
         """Begin a pause, `already` seconds ago, that does not affect estimates."""
+        # What lies before this step has been counted in earlier ones.
         self._paused_at = max(self._mark[0], self._clock() - already)
 
     def resume(self) -> None:

@@ -74,6 +74,8 @@ class StepEvaluations:
             JobBoard(
                 name=self._board,
                 board=EpisodeBoard(lease_seconds=context.lease_seconds, ahead=_ALL_STEPS),
+                # Nothing is stored: after a kill an evaluation is played again, from the checkpoint that is
+                # kept for it.
                 save=lambda step, results: None,
                 for_server_workers=played.rollout == "server" if played else not self._by_client,
                 limits=context.limits,

@@ -225,6 +225,7 @@ def _sequence(
     if spec.algorithm.mask_truncated or any(turn.void for turn in outcome.trajectory.turns):
         logprobs = [p if m else None for p, m in zip(segment.sampling_logprobs, mask, strict=True)]
         sequence = replace(sequence, loss_mask=mask.tolist(), sampling_logprobs=logprobs)
+    # Credits and logprobs are given per sampled token; this selects those that are trained on.
     kept = mask[np.asarray(segment.loss_mask)]
     if isinstance(credit, Mapping):
         sequence = replace(

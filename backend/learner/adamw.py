@@ -137,6 +137,8 @@ class EightBitAdamW(_AdamW):
         """Load the moments."""
         for number, group in enumerate(self.groups):
             for place, parameter in enumerate(group["params"]):
+                # Creates the moments with their blocks and scales, into which the saved ones are copied
+                # below.
                 self._adamw.init_state(group, parameter, number, place)
         for name, parameter in self._parameters.items():
             own = self._adamw.state[parameter]

@@ -103,6 +103,8 @@ class AdapterSet:
         for module_name, layer in layers:
             a, b = layer.lora_A[name].weight, layer.lora_B[name].weight
             with torch.no_grad():
+                # What Kaiming uniform with a = sqrt 5 amounts to. Drawn here, since torch's `init` uses the
+                # global generator of this process, which other policies share.
                 bound = 1.0 / math.sqrt(a.shape[1])
                 drawn = torch.rand(a.shape, generator=generator, dtype=torch.float32) * (2 * bound) - bound
                 a.copy_(drawn)
@@ -131,9 +133,8 @@ class AdapterSet:
         """Remove an adapter and free its memory."""
         del self._adapters[name], self._parameters[name]
         with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", "Adapter .* was active"
-            )  # PEFT's active adapter does not matter
+            # Which adapter PEFT calls active does not matter: `using` chooses.
+            warnings.filterwarnings("ignore", "Adapter .* was active")
             self._peft.delete_adapter(name)
         self._choose_trainable()
 

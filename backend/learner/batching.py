@@ -109,6 +109,7 @@ def micro_batches(
     if not rows:
         return []
     if share_prefixes:
+        # Big-endian bytes are ordered as the ids are, so sequences with a common beginning become neighbours.
         rows.sort(key=lambda row: row.ids.astype(">u4").tobytes())
         shared = [0, *(_common_prefix(a.ids, b.ids) for a, b in pairwise(rows))]
     else:
@@ -221,15 +222,15 @@ def _assemble(rows: list[_Row], shared: list[int], *, one_block: bool) -> MicroB
     blocks, node_of, is_real = _blocks(laid_out, one_block=one_block)
     places = np.flatnonzero(is_real)
     first_place = np.zeros(nodes, dtype=np.int64)
-    first_place[node_of[places[::-1]]] = places[
-        ::-1
-    ]  # with several writes to one node the last, lowest one stays
+    # Backwards: of several writes to one node the last one stays, which is the lowest place.
+    first_place[node_of[places[::-1]]] = places[::-1]
 
     from_nodes = np.concatenate([nodes_of_row[i][row.targets_at - 1] for i, row in enumerate(rows)])
     temperatures = np.concatenate(
         [np.full(len(row.targets), row.temperature, dtype=np.float32) for row in rows]
     )
     # Several sequences may sample from the same node: one row of logits serves them all.
+    # One array for `np.unique`: node numbers and float32 temperatures are both exact in float64.
     keys = np.stack([from_nodes.astype(np.float64), temperatures.astype(np.float64)])
     distinct, prediction_of = np.unique(keys, axis=1, return_inverse=True)
     prediction_of = prediction_of.reshape(-1)

@@ -317,6 +317,8 @@ class CausalLM:
     def logits(self, features: torch.Tensor) -> torch.Tensor:
         """Return the logits of some rows of `features`, float32."""
         out: torch.Tensor = self.output_head(features) if self.splits_head else features
+        # In float32 whatever the model's type: ratios compare logprobs that differ by less than bfloat16
+        # shows.
         return out.float()
 
     def fingerprint(self) -> str:

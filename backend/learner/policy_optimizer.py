@@ -73,10 +73,12 @@ class PolicyOptimizer:
                 hint="lower learning_rate, and check for extreme rewards or importance ratios",
             )
         found = [float(norm) for norm in norms]
+        # Even without a gradient, AdamW would move the weights by its momentum and its decay.
         skipped = skip_zero_gradient and not any(found) and _is_zero(by_name.values())
         if not skipped:
             for group, group_norm in zip(gradients, found, strict=True):
                 if group_norm > max_grad_norm:
+                    # The 1e-6 is that of torch's `clip_grad_norm_`.
                     torch._foreach_mul_(group, max_grad_norm / (group_norm + 1e-6))
             self._set_rates(learning_rate, weight_decay, value_learning_rate)
             self._adamw.step()

@@ -135,6 +135,7 @@ class FullPolicy(Policy):
             name: weights.tensors[first_name[id(parameter)]]
             for name, parameter in model.named_parameters(remove_duplicate=False)
         }
+        # In one file, however large, because the checkpoint's manifest names one.
         # transformers knows how each family is stored: tied and fused weights, and the matching config.
         model.save_pretrained(directory, state_dict=model.state_dict() | tensors, max_shard_size="1000GB")
 

@@ -209,6 +209,7 @@ class TrainPass:
         features, states = leaves[0], leaves[-1]
         first, last = np.searchsorted(batch.prediction_of, [start, stop])
         at = batch.temperatures[start:stop]
+        # A division by 1 everywhere would be another pass over all logits.
         temperatures = None if (at == 1.0).all() else torch.from_numpy(at).to(lm.device)
         table = sampled_logprobs(lm.logits(features[start:stop]), temperatures)
         drawn_from = torch.from_numpy(batch.prediction_of[first:last] - start).to(lm.device)
@@ -244,6 +245,7 @@ class TrainPass:
         slots, tokens = batch.slots, self._tokens
         own, inverse = np.unique(self._sequence_of[slots], return_inverse=True)
         inverse = inverse.reshape(-1)
+        # Sums over whole sequences: in float32, thousands of tokens would add up their rounding.
         learner = self._learner_logprobs[slots].astype(np.float64)
         sampling = tokens.sampling_logprobs[slots].astype(np.float64)
         proximal = learner if tokens.proximal_logprobs is None else tokens.proximal_logprobs[slots]

@@ -41,6 +41,7 @@ class TrainingState:
 
     def step(self, settings: OptimizerStep) -> OptimStepResult:
         """Apply the accumulated gradient and clear it; see `PolicyOptimizer.step`."""
+        # Before the step, which clears the gradient even when it refuses it.
         self.pending = False
         stepped = self.optimizer.step(**settings)
         if not stepped.skipped:

@@ -102,6 +102,7 @@ class CheckpointKeeping:
         """
         lease, agent = self._lease, self._bound.agent
         version = step if version is None else version
+        # A step may be saved again, as after a store that did not answer, and no key is written twice.
         key = new_checkpoint_key(lease.job_id, agent, step, epoch=lease.epoch, retry=self._tries[step])
         with self._files.filling(key) as directory:
             manifest = self._learner.save(

@@ -244,6 +244,7 @@ class PolicyDirectory:
         None if the version has no checkpoint.
         """
         name = str(PolicyRef(owner=policy_id, version=version))
+        # Held while it loads: no version is loaded twice, or retired before it is used.
         with self._lock:
             if name not in self._engine.loaded():
                 stored = self._find(policy)

@@ -46,6 +46,7 @@ class Answering:
 
     def __init__(self, in_use: PoliciesInUse, deliver: Deliver) -> None:
         self._in_use, self._deliver = in_use, deliver
+        # Taken before that of `in_use`, never while holding it.
         self._lock = threading.Lock()
         self._waiting: dict[str, set[str]] = {}
         """The ids of unanswered requests, by policy."""
@@ -67,6 +68,7 @@ class Answering:
 
     def __call__(self, answers: Sequence[Completion | SampleFailure]) -> None:
         """Free the policies of answered requests, and pass on the completions."""
+        # Freed before they are passed on: a caller with all of its answers may drop the policy immediately.
         answered = {answer.request_id for answer in answers}
         with self._lock:
             for policy in list(self._waiting):

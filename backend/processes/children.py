@@ -65,6 +65,7 @@ def start(
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
+        # Unbuffered: what a child printed last must be in its log even if it is killed.
         env={**os.environ, **environment, MARK_VARIABLE: mark, "PYTHONUNBUFFERED": "1"},
         pass_fds=pass_fds,
         # A Ctrl-C in the terminal is for the parent, which stops its children cleanly.

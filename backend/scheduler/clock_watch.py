@@ -25,6 +25,7 @@ class ClockWatch:
 
     def tick_begins(self, now: float, monotonic: float) -> bool:
         """Record a tick; returns whether the clock was set back, so that known times are in the future."""
+        # Heartbeats come at least twice per lease, so after a smaller jump none seems older than a lease.
         most = self._lease_seconds / 2
         before, self._began_at = self._began_at, now
         passed, self._began_at_monotonic = monotonic - self._began_at_monotonic, monotonic

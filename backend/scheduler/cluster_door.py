@@ -63,6 +63,7 @@ def require_cluster(config: ServiceConfig) -> None:
         done = subprocess.run(
             command, env=environment, capture_output=True, timeout=_WHOLE_SECONDS, check=True
         )
+        # The answer is the last line, whatever a library printed before it.
         refusal = json.loads(done.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
         raise ConfigError(
@@ -171,6 +172,7 @@ def require_reachable(addresses: Sequence[str], cluster: str, config: ServiceCon
 def _is_here(address: str) -> bool:
     with closing(socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)) as place:
         try:
+            # Only an address of this machine can be bound. This needs no list of its interfaces.
             place.bind((address, 0))
         except OSError:
             return False

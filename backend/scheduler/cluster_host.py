@@ -45,6 +45,7 @@ def run_in_cluster(config: ServiceConfig, store: Store, stop: threading.Event) -
     _end_on_signals(stop)
     service = store.service()
     lock = service.scheduler_lock()
+    # The claim first: of several hosts only one connects to the cluster and writes to the queue.
     while not (lock.held() and _joined(config, service)):
         if stop.wait(_AGAIN_SECONDS):
             return

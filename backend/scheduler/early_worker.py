@@ -49,12 +49,14 @@ def _wait(path: Path, module: str) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(unready))
         listener.listen()
+        # Renamed once it listens: a process that finds the path can connect.
         unready.replace(path)
         # Almost everything created by imports stays: garbage collection took a quarter of the time.
         gc.disable()
         importlib.import_module(module)
         gc.enable()
         connection, _ = listener.accept()
+        # It serves once: a later pool finds no path, and Ray starts its Python as usual.
         path.unlink()
     # Open until this process ends, which tells the other one.
     with connection, connection.makefile() as lines:
@@ -82,6 +84,7 @@ def _run(path: Path, arguments: list[str]) -> None:
         }
         connection.sendall(json.dumps(handed).encode() + b"\n")
         if connection.recv(len(_TAKEN)) == _TAKEN:
+            # Nothing is sent: this returns when that process has ended, and Ray sees the end of its worker.
             connection.recv(1)
             return
     os.execv(sys.executable, [sys.executable, *arguments])

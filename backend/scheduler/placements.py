@@ -71,10 +71,14 @@ class Placements:
             job
             for (tenant_id, model), count in needed.items()
             for job in self._store.queued_jobs(
-                tenant_id=tenant_id, model=model, limit=count + len(self._placed)
+                # Placed jobs are in the queue until their pool takes the lease, and are left out below.
+                tenant_id=tenant_id,
+                model=model,
+                limit=count + len(self._placed),
             )
             if job.job_id not in self._placed
         ]
+        # Found anew in each tick: what is stated here is shown to tenants.
         self._no_room_beside = {}
         for job in next_jobs(waiting, free_slots=free, running_by_tenant=by_tenant, tenant_slots=own):
             if job.other_models and not self._pools.make_room(job.other_models, now):
@@ -140,4 +144,5 @@ class Placements:
         running = Counter((job.tenant_id, models.get(job.worker_id, "")) for job in held)
         running.update((one.job.tenant_id, one.job.model) for one in self._placed.values())
         keys = {(group.tenant_id, group.model) for group in queue}
-        return {key: most * len(ready.get(key[1], "1")) - running[key] for key in keys}
+        # A model that has no pool yet will have one.
+        return {key: most * max(1, len(ready.get(key[1], ()))) - running[key] for key in keys}

@@ -73,6 +73,8 @@ class PoolStarts:
             if model not in without_pause and now < self._not_before.get(model, 0.0):
                 continue
             preloaded = model in self._config.preload
+            # The operator asked for preloaded models, so an estimate does not keep them from starting; if all
+            # then use too much memory, idle pools of other models end.
             if preloaded or (not self.without_room and self._pools.make_room([model], now)):
                 if model in waited:
                     self._store.forget_refusal(model)

@@ -130,6 +130,8 @@ class Pools:
     def lost(self, pool_id: str, reason: str, now: float) -> Pool:
         """Record that a pool died or hangs, and return it; `remove` follows when all is recorded."""
         pool = self._by_id[pool_id]
+        # Killed before its jobs are free: the store would refuse its writes, but it would keep the device
+        # busy.
         self._workers.end_pool(pool_id)
         self._note_lost(pool.model, now)
         _remove_and_requeue(self._store, pool_id, reason)
@@ -277,6 +279,8 @@ class Pools:
 
 def _remove_and_requeue(store: ServiceStore, pool_id: str, reason: str) -> None:
     """Remove a pool whose process is gone, and return its jobs to the queue. May be repeated."""
+    # Its row goes first, so that the gateway sends it no more requests. If this process dies in between, the
+    # jobs return when their leases expire.
     url = store.remove_pool(pool_id)
     if url is not None:
         worker_url.remove(url)  # If it ran on this machine and was killed, it left its socket behind.

@@ -178,10 +178,13 @@ class RayWorkers:
         place, (own, *_) = self._placing.place_of(placed), placed.parts
         first_rank = place.ranks[0].cpus if len(place.ranks) > 1 else 0.0
         actor = (
+            # Not restarted by Ray: a new process needs a new id, as leases and names of the old one may still
+            # be in use.
             ray.remote(max_restarts=0, max_concurrency=16)(PoolProcess)
             .options(
                 name=actor_name("pool", pool_id, model),
                 lifetime="detached",
+                # Its learner's first rank runs in the same bundle.
                 num_cpus=own.cpus - first_rank,
                 memory=own.memory_bytes,
                 scheduling_strategy=self._placing.bundle(pool_id, POOL_BUNDLE),
@@ -237,6 +240,8 @@ class RayWorkers:
 
     def has_changes(self) -> bool:
         """Whether `changes` would return any."""
+        # Asked before each tick, which comes only when something changed: Ray gives a place without any
+        # commit.
         self._start_pools()
         self._ask_about_env_workers()
         return bool(self._resolved)

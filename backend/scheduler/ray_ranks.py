@@ -124,6 +124,8 @@ def ray_ranks(places: Sequence[ProcessPlace], options: RankOptions) -> Sequence[
             if set(hosts) == {own_address()}:
                 hosts = [LOOPBACK] * len(hosts)
             else:
+                # If another program takes the port before the ranks meet there, this start fails and is
+                # repeated.
                 port = ray.get(actors[0].free_port.remote(hosts[0]), timeout=_START_SECONDS)
                 meeting = f"tcp://{hosts[0]}:{port}"
             listening = [actor.listen.remote(host, key) for actor, host in zip(actors, hosts, strict=True)]

@@ -114,6 +114,7 @@ class Scheduler:
                 part.clock_set_back()
             self._pools.clock_set_back(now)
             self._fleets.clock_set_back(now)
+        # At least every second whatever the leases: the gateway calls the scheduler missing after five.
         if now - self._touched_at >= min(1.0, self._config.heartbeat_seconds):
             self._store.touch_part(_PART, now)
             self._touched_at = now
@@ -124,6 +125,7 @@ class Scheduler:
         while self._unnoted:
             self._note(self._unnoted[0], now)
             self._unnoted.popleft()
+        # Before the queue is read: the jobs that return to it here are placed in this tick.
         if not self._watch.patient(now):
             self._pools.end_silent(now)
             self._fleets.end_silent(now)

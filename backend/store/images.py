@@ -172,6 +172,7 @@ class Images:
             has_room = used + more <= _FILLED * most and left < _FILLED * most_images
             if has_room or file.used_at >= before:
                 break
+            # The row first, as in `add` it comes last: an image with a row has its file.
             self._rows.remove(file.sha256)
             self._blobs.delete(file.sha256)
             used, left = used - file.bytes, left - 1

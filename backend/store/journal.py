@@ -65,6 +65,7 @@ class JournalStore:
             events.c.job_id == job_id, events.c.body.like(f'%"name":"{name}"%')
         )
         with self._db.read() as connection:
+            # The text only narrows down what is parsed: messages may contain it, too.
             found = list(map(BODY.validate_json, connection.scalars(query)))
         return {body.step for body in found if isinstance(body, WarningEvent) and body.name == name}
 

@@ -74,6 +74,7 @@ class KeyRates:
             passes = wanted and left >= 1 and tokens_left > 0
             block = min(left // 1, max(1.0, most * BLOCK_SECONDS // _MINUTE)) if passes else 0.0
             now_left = {"requests_left": left - block, "tokens_left": tokens_left}
+            # Clocks of gateways differ: with an earlier time the same minutes would be given twice.
             connection.execute(
                 update(api_keys).where(row_of).values(**now_left, counted_at=max(now, counted_at))
             )

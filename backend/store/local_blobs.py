@@ -135,6 +135,7 @@ class LocalBlobs:
     @contextmanager
     def _writing(self, key: str) -> Iterator[BinaryIO]:
         path = self._path(key)
+        # In the same folder: a rename replaces a file at once only within one file system.
         draft = path.with_name(f"{_DRAFT}{os.getpid()}-{os.urandom(4).hex()}")
         with _answers(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -146,6 +147,7 @@ class LocalBlobs:
                 draft.replace(path)
             finally:
                 draft.unlink(missing_ok=True)
+            # The file's name, too, survives a power loss only once its folder is synced.
             _flush(path.parent)
 
     def _path(self, key: str) -> Path:

@@ -25,6 +25,8 @@ _PART_BYTES = 16 * 2**20
 _OF_UNKNOWN_SIZE = 10.0
 """So many times longer may it take to read a blob whose size would cost another call."""
 
+# No listing is cached, as other processes write as well. Limits are short and retries few: a job that waits
+# for the store says so to its tenant, and tries again by itself.
 _S3 = {
     "use_listings_cache": False,
     "config_kwargs": {"connect_timeout": 5, "read_timeout": 30, "retries": {"max_attempts": 2}},
@@ -54,6 +56,7 @@ class ObjectBlobs:
         self._root = str(self._fs._strip_protocol(self._url)).rstrip("/")
 
     def __reduce__(self) -> tuple[type[ObjectBlobs], tuple[str, FolderCache]]:
+        # Connections stay behind: they belong to a process.
         return ObjectBlobs, (self._url, self._cache)
 
     def _within(self, size: int = 0, *, times: float = 1.0) -> dict[str, float]:
@@ -63,7 +66,7 @@ class ObjectBlobs:
 
     def below(self, key: str) -> ObjectBlobs:
         """See `Blobs`."""
-        return ObjectBlobs(self.where(key), self._cache)
+        return ObjectBlobs(self.where(key), self._cache, answer_seconds=self._answer_seconds)
 
     def where(self, key: str) -> str:
         """See `Blobs`."""
@@ -218,6 +221,7 @@ def _file_system(url: str) -> Any:
 
 @functools.lru_cache
 def _opened(protocol: str, _process_id: int) -> Any:
+    # By process as well, since a forked one must not use its parent's connections.
     # fsspec keeps one per thread, each with connections of its own.
     return fsspec.filesystem(protocol, skip_instance_cache=True, **(_S3 if protocol == "s3" else {}))
 

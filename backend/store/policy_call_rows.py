@@ -92,6 +92,7 @@ class PolicyCalls:
                     f"{ahead} calls of {job_id} are waiting", hint="wait for results before sending more"
                 )
             waiting = _waiting_bytes(connection, job_id)
+            # A single call that is larger is taken: waiting would not make room for it.
             if waiting and waiting + len(packed) > most_bytes:
                 raise TooManyRequestsError(
                     f"your calls that wait have {waiting} bytes, and this one {len(packed)}; the limit is "

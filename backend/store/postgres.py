@@ -70,7 +70,12 @@ class Postgres:
         connections = _CONNECTIONS_OF_GATEWAY if part == "gateway" else _CONNECTIONS
         import_extra("psycopg", "a PostgreSQL database needs psycopg", extra="postgres")
         engine = create_engine(
-            parsed, pool_size=connections, max_overflow=0, pool_pre_ping=True, connect_args=arguments
+            # Asked before use: a server that was restarted has closed the connections that were idle.
+            parsed,
+            pool_size=connections,
+            max_overflow=0,
+            pool_pre_ping=True,
+            connect_args=arguments,
         )
         event.listen(engine, "before_cursor_execute", _without_nul, retval=True)
         # Several statements see one state, as in SQLite, and no row is locked.
@@ -157,6 +162,7 @@ class AdvisoryLock:
 
     def _hang_up(self) -> None:
         if self._connection is not None:
+            # Otherwise closing would send a rollback first, over a connection that may not answer.
             self._connection.invalidate()
             self._connection.close()
         self._connection, self._has = None, False

@@ -74,6 +74,7 @@ class PostgresNews:
         connection = None
         while not self._closed.is_set():
             self._untold.wait()
+            # Before the NOTIFY, so that a commit during it is told in the next round.
             self._untold.clear()
             try:
                 connection = connection or self._engine.connect()

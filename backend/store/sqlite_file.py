@@ -79,6 +79,7 @@ class SqliteFile:
             try:
                 if self._counting is None:
                     refuse_if_cached_only()
+                    # A connection of its own, because SQLite counts only the commits of others for it.
                     self._counting = sqlite3.connect(
                         self._path, isolation_level=None, check_same_thread=False
                     )

@@ -132,9 +132,8 @@ class Uploads:
         chunks stay, because their set may not be complete yet.
         """
         stored = sorted(self._blobs.files("sets"), key=lambda blob: blob.written_at)
-        used = (
-            self._drop_loose_chunks()
-        )  # also from uploads that were interrupted before the set was complete
+        # Also those of uploads that were interrupted before the set was complete.
+        used = self._drop_loose_chunks()
         for blob in stored:
             if used <= most_bytes and self._count() < self._most_chunks:
                 break

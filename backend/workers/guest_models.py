@@ -63,6 +63,7 @@ class GuestModels:
                 with self._loading:
                     if model not in self._guests:
                         _log.info("loading %s next to the pool's own model, for %s", model, job_id)
+                        # Replaced as a whole, because `of_policy` reads it without the lock.
                         self._guests = {**self._guests, model: self._load(model)}
                     self._needed.setdefault(model, set()).add(job_id)
                     found[model] = self._guests[model]

@@ -83,6 +83,8 @@ class WorkerServer:
             lifespan="off",
             access_log=False,
             log_level="warning",
+            # Longer than its callers keep idle connections, so that they close first: a request that is sent
+            # while a server closes would be lost.
             timeout_keep_alive=300,
             log_config=None,
         )

@@ -81,6 +81,8 @@ class OutFile:
         return self.path.exists() and (self._parquet or self.path.stat().st_size == known["bytes"])
 
     def _open(self, known: Mapping[str, Any] | None) -> None:
+        # Unbuffered, so that what `write` returned from survives a killed process. It is synced at the end
+        # only: lines that are lost with the power are sampled again.
         self._file = self._lines.open("r+b" if self._lines.exists() else "x+b", buffering=0)
         lock_file(self._file, self._lines)
         if known is None:
@@ -124,6 +126,7 @@ class OutFile:
             self._write_about(
                 {_FINISHED: True, "bytes": size, **{name: getattr(self, name) for name in totals}}
             )
+        # Last: until the end is noted, `resume` continues from these lines.
         if self._parquet:
             self._lines.unlink()
         self.finished = True

@@ -116,6 +116,8 @@ Reply = ProgramReply | StreamedReply
 
 class _Listener(ThreadingHTTPServer):
     daemon_threads = True
+    # Programs of many episodes begin together: beyond the usual 5, the kernel lets a connection wait a
+    # second.
     request_queue_size = 1024
 
     def __init__(self, sessions: SessionServer) -> None:

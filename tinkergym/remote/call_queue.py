@@ -89,6 +89,7 @@ class CallQueue:
             ConflictError: The queue was closed.
             TinkerGymError: The outcome of an earlier call is unknown, so the order would be, too.
         """
+        # Before the lock, which `close` takes: it must not wait for room.
         self._room.acquire()
         with self._lock:
             if self._closed or self._broken is not None:
@@ -159,7 +160,7 @@ class CallQueue:
                     patience_seconds=PATIENCE_SECONDS,
                 )
             except TooManyRequestsError:
-                # The service responds. How long the policy needs for its earlier calls, no one knows.
+                # The service responds. Earlier calls may take any time, so patience does not end.
                 if self._abandoned.wait(self._full_pause_seconds):
                     raise self._closed_error() from None
             else:

@@ -154,6 +154,8 @@ class HttpSampler:
             self._changed.wait(GATHER_SECONDS)
 
     def _stop_or_linger(self, seconds: float) -> None:
+        # Without the lock, so that requests can join, and on `_stop`, because each of them notifies
+        # `_changed`.
         self._changed.release()
         try:
             self._stop.wait(seconds)
@@ -177,6 +179,7 @@ class HttpSampler:
             except ServiceUnavailableError as caught:
                 error = caught
             except TinkerGymError as caught:
+                # Together they want more tokens than the key can owe at once; in parts they get them.
                 if caught.code == BEYOND_RATE and len(pending) > 1:
                     left = list(pending.values())
                     for half in (left[: len(left) // 2], left[len(left) // 2 :]):
@@ -184,9 +187,8 @@ class HttpSampler:
                     return
                 error = caught
                 break
-            except (
-                Exception
-            ) as caught:  # The edge of a thread: whatever failed, the episodes must be notified.
+            # The edge of a thread: whatever failed, the episodes must be notified.
+            except Exception as caught:
                 error = TinkerGymError(f"sampling failed in the client: {type(caught).__name__}: {caught}")
                 break
             if pending and next(waits, None) is None:

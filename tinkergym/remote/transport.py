@@ -163,6 +163,7 @@ class Connection:
                 params=params,
                 content=body,
                 headers=sent_headers,
+                # A machine that is away is noticed within ten seconds, however long a response may take.
                 timeout=httpx.Timeout(silence, connect=min(silence, 10.0)),
             ) as response:
                 if response.status_code >= 400:
@@ -224,6 +225,7 @@ def _open(url: str, token: str, ca_file: str | None, timeout_seconds: float) -> 
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=30.0)
     if socket_path:
         return httpx.Client(
+            # HTTP wants a host's name; the socket alone says where the request goes.
             base_url="http://pool",
             headers=headers,
             timeout=timeout_seconds,

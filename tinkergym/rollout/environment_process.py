@@ -108,11 +108,13 @@ class EnvironmentProcess:
         self._calls, calls = context.Pipe()
         self._control, control = context.Pipe()
         process = context.Process(target=_serve, args=(self._make, calls, control), daemon=True)
+        # With the lock, so that a kill at this moment either prevents the start or finds the process.
         with self._lock:
             if self._killed:
                 raise ForwardedError("the process is no longer needed")
             process.start()
             self._process = process
+        # The child's ends: while they are open here, too, its death would not end a read.
         calls.close()
         control.close()
         try:

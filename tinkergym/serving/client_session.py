@@ -144,6 +144,7 @@ class EnvSession:
                 f"{op} is {len(frame)} bytes long, over the environment server's {most}",
                 hint="send less, or start the server with a larger --max-message-bytes",
             )
+        # The first call creates the environment, too.
         seconds = self._limits.step_timeout_seconds * (2 if index == 0 else 1) + _MARGIN_SECONDS
         try:
             answer = self._exchange(frame, seconds)

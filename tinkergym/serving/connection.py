@@ -63,6 +63,7 @@ class EnvConnection:
         except OSError as error:
             raise ConnectionLostError(f"{url.origin}: {error.strerror or error}") from None
         try:
+            # Each small frame waits for its response, so none may be held back until there is more to send.
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if url.scheme == "wss":
                 self._socket = ssl.create_default_context().wrap_socket(

@@ -101,6 +101,7 @@ class Session:
             )
         if self.ended is not None:
             raise self.ended
+        # The first call creates the environment, too.
         seconds = self._step_timeout if index else 2 * self._step_timeout
         self._call_ends_at = now + seconds
         self._index, self._op, self._request = index, message["op"], request

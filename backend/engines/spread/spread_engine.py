@@ -172,6 +172,7 @@ class SpreadEngine:
 
         A replica that is late is not asked for the policy before it holds the version.
         """
+        # The own engine first: it answers for the version whatever becomes of the replicas.
         sha256 = self._own.publish(policy, version, weights, let_finish=let_finish)
         try:
             manifest = self._source.offer(policy, weights, sha256)

@@ -208,6 +208,7 @@ class SlotScheduler:
 
     def _preempt_newest(self, owner: str) -> RequestState:
         # Sampling depends on seed and position only, so the request continues later unchanged.
+        # The newest, which has computed the least that another slot would have to compute again.
         state = next(state for state in reversed(self._active) if state.owner == owner)
         self._counters.preemptions += 1
         self._active.remove(state)
@@ -228,6 +229,7 @@ class SlotScheduler:
             state.waits_for.followers.remove(state)
             state.waits_for = None
         if state.slot is not None:
+            # After a failure nothing vouches for what the slot holds, so no later turn builds on it.
             if isinstance(state.answer, SampleFailure):
                 self.table.discard(state.slot)
             else:

@@ -152,6 +152,7 @@ class TransformersEngine:
                 self._inbox.append((self._intake.take(requests), deliver))
                 self._wake.notify()
                 return
+        # Without the lock, as the callback may submit another request.
         deliver([failure(request, engine_closing()) for request in requests])
 
     def generate_together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
@@ -242,6 +243,7 @@ class TransformersEngine:
                 batches, self._new_batches = self._new_batches, []
                 calls, self._calls = self._calls, []
                 closing = self._closing
+            # Before the calls: `sleep` must see the requests that came with it.
             self._begin(inbox, batches)
             for call in calls:
                 call()

@@ -35,6 +35,7 @@ from backend.engines.vllm.weight_turns import Rooms
 from backend.processes.children import die_with_parent
 
 _log = logging.getLogger(__name__)
+# asyncio's own limit of 64 KiB is less than a long prompt in JSON.
 _LONGEST_LINE = 1 << 30
 _WORKER = "backend.engines.vllm.worker"
 _SEED = "tinkergym_seed"
@@ -331,6 +332,7 @@ class Host:
         if resident == self._resident:
             return
         policy = {"policy": _BASE} if resident == _BASE else self._full[resident]
+        # Until all of them have arrived: after an error the next request exchanges them again.
         self._resident = _NOBODY
         # The requester may be gone before they are read, and they must stay until then.
         self._use([policy])

@@ -244,8 +244,7 @@ class KeptProcess:
             _log.exception("a message from the vLLM process cannot be handled")
         finally:
             with self._lock:
-                if self._lives:
-                    self.ready.clear()
+                self.ready.clear()
             process.end()
             with self._lock:
                 self._process = None

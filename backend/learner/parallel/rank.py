@@ -156,6 +156,7 @@ class Rank(Learner):
 
     def optim_step(self, policy_id: str, **settings: Unpack[OptimizerStep]) -> OptimStepResult:
         """Sum the gradient over the ranks, then take the same step on every rank."""
+        # Asked of all ranks: one without sequences has no gradient of its own, but takes part in the sum.
         if self.has_gradient(policy_id):
             # Gradients of divided weights were summed in the backward pass.
             gradients = [own for own in super().gradient(policy_id).values() if not is_divided(own)]
@@ -204,6 +205,7 @@ class Rank(Learner):
             return super().save(policy_id, directory, **progress)
         state = self._policies.without_gradient(policy_id)
         if self._divides(policy_id):
+            # Divided tensors are gathered from all ranks, in the order in which the first one saves them.
             self.weights(policy_id)
             state.optimizer.state()
         return None
