@@ -212,6 +212,7 @@ class Preflight:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment_for_packs(self._environment_variables),
+            # So that `_kill_group` reaches whatever the environment starts.
             start_new_session=True,
         )
         try:
@@ -232,6 +233,7 @@ class Preflight:
                 code="too_slow",
             ) from None
         finally:
+            # Also after an answer: processes that the environment started would outlive the check.
             _kill_group(child)
         try:
             answer = json.loads(out)

@@ -222,6 +222,7 @@ def _write_weights(path: Path, tensors: Mapping[str, StoredTensor]) -> str:
             "data_offsets": [begin, end],
         }
     text = json.dumps(header).encode()
+    # As the library writes it: readers that map the file need the numbers aligned.
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
     with path.open("wb") as file:

@@ -120,6 +120,7 @@ def first_not_finite(tensors: dict[str, StoredTensor], *, most_bytes: int | None
     with ThreadPoolExecutor(_READERS) as readers:
         finite = readers.map(_is_finite, known.values())
         found = next((name for name, well in zip(known, finite, strict=True) if not well), None)
+        # Up to a gigabyte is left to read, which can no longer change the answer.
         readers.shutdown(cancel_futures=True)
     return found
 

@@ -88,6 +88,7 @@ class ServiceEvaluations:
             "key": key,
         }
         playing = self._played(tenant_id, question)
+        # A task, because a timeout of `wait_for` would cancel the generator at each beat.
         step = asyncio.ensure_future(anext(playing, None))
         try:
             while True:

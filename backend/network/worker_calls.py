@@ -130,6 +130,7 @@ class WorkerCalls:
             if self._closed:
                 return
             self._closed = True
+            # Under the lock: then it is the loop's last task, and sees all others.
             closing = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
         closing.result(timeout=10.0)
         self._loop.call_soon_threadsafe(self._loop.stop)

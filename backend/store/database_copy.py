@@ -29,6 +29,7 @@ def dump(url: str, target: Path) -> None:
         raise ConfigError(
             f"there is no database {path}", hint="name the service's data_dir", field="database_url"
         )
+    # Made here, because SQLite's own file would be readable by others: it holds secrets and hashes of keys.
     os.close(os.open(target, os.O_RDWR | os.O_CREAT, 0o600))
     try:
         with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
@@ -48,6 +49,7 @@ def require_none(url: str) -> None:
         with closing(Database(url)) as database, database.read() as connection:
             found = inspect(connection).get_table_names()[:1]
     else:
+        # Also without its database: SQLite would apply a log that is left to the restored one.
         found = [name for end in ("", "-wal", "-shm") if os.path.lexists(name := f"{path}{end}")]
     if found:
         raise ConfigError(
@@ -70,6 +72,7 @@ def restore(source: Path, url: str) -> None:
     draft = path.with_name(f".{path.name}.restoring")
     draft.unlink(missing_ok=True)
     dump(f"sqlite:///{source}", draft)
+    # Only now does it have its name: a restore that is killed leaves nothing that looks like a database.
     draft.rename(path)
 
 
@@ -79,6 +82,7 @@ def program_access(url: str) -> tuple[str, dict[str, str]]:
     password = parts.password or parts.query.get("password")
     query = parts.difference_update_query(["password"]).query
     plain = URL.create("postgresql", parts.username, None, parts.host, parts.port, parts.database, query)
+    # In the environment, because every user of the machine can read a program's arguments.
     secret = {"PGPASSWORD": password} if isinstance(password, str) else {}
     return plain.render_as_string(), {**os.environ, **secret}
 

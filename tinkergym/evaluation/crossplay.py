@@ -350,4 +350,5 @@ def _cell(row: str, column: str, own: Sequence[Encounter]) -> Cell:
 
 
 def _sign(lead: float) -> float:
+    # Equal returns may differ by rounding, as sums of rewards in another order.
     return 0.5 if math.isclose(lead, 0.0, abs_tol=1e-9) else float(lead > 0)

@@ -30,6 +30,7 @@ class Backoff:
         while slept < self.patience_seconds:
             seconds = min(step, self.patience_seconds - slept) * random.uniform(0.5, 1.0)
             self.sleep(seconds)
+            # In full, so that chance does not change the number of tries.
             slept += min(step, self.patience_seconds - slept)
             step = min(2 * step, self.most_seconds)
             yield seconds

@@ -55,6 +55,7 @@ def leave_all() -> None:
     """Run all registered calls, then wait for all of their events, with one deadline."""
     leaving: list[threading.Event] = []
     while _calls:
+        # One by one: a signal may come in between, and calls may unregister others.
         _, call = _calls.popitem()
         left = call()
         if left is not None:

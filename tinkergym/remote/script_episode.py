@@ -121,6 +121,7 @@ class ScriptEpisode:
         """Record what the environment returned."""
         self.observation = observation
         last_turn = self._answers >= self.request.limits.max_turns
+        # After the last turn no `act` follows that could pass the outcome on.
         if terminated or truncated or last_turn:
             shown = observation if isinstance(observation, str | Mapping | list) else ""
             self._loop.stepped(shown, reward, terminated, truncated, info)

@@ -65,7 +65,9 @@ class ScriptJob(Generic[Record]):
         """
         self._job, self._played, self._wraps, self._ended = job, played, wraps, ended
         self._episodes = ScriptEpisodes(
-            transport, heartbeat_seconds=min(_MOST_HEARTBEAT_SECONDS, client_timeout_seconds / 4)
+            # Three may be lost before the job counts its client as gone.
+            transport,
+            heartbeat_seconds=min(_MOST_HEARTBEAT_SECONDS, client_timeout_seconds / 4),
         )
         self._leased: EpisodeRequest | None = None
         self.record: Record | None = None

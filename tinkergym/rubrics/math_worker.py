@@ -48,12 +48,14 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     sys.setrecursionlimit(_RECURSION)
     logging.disable()
+    # What is loaded at first use would count against the first answer's time.
     readings("1")
     compare("1", "1")
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:
         answer, gold, seconds = json.loads(line)
+        # Counts time on a core, so that a busy machine makes no answer wrong; its signal ends the process.
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
             result = compare(answer, gold)

@@ -31,6 +31,7 @@ def shared(key: Hashable, load: Callable[[], T]) -> T:
     """Return the result of `load` for this key, from here or another thread. Failures are not cached."""
     with _lock:
         slot = _slots.setdefault(key, _Slot())
+    # Each has its own lock: what takes minutes to load does not hold up the others.
     with slot.lock:
         if not slot.filled:
             slot.value, slot.filled = load(), True

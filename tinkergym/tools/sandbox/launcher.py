@@ -97,6 +97,7 @@ class Kernel:
     def enter_root(self, path: str) -> None:
         """Make a mount the root, and detach the old one."""
         os.chdir(path)
+        # With one place for both, the old root lies over the new one and needs no folder (pivot_root(2)).
         self._done(self._libc.syscall(_PIVOT_ROOT[self._machine], b".", b"."), "pivot_root")
         self._done(self._libc.umount2(b".", _MNT_DETACH), "umount")
         os.chdir("/")
@@ -138,12 +139,14 @@ def build_walls(kernel: Kernel, settings: Settings) -> bool:
     is_root = user == 0
     if is_root:
         try:
+            # Without a user namespace: what runs as root's own user in one may still change root's files.
             kernel.unshare(_ALL & ~_NEW["user"])
         except PermissionError:  # Root without its powers, as in many containers.
             is_root = False
     if not is_root:
         kernel.unshare(_ALL)
         for name, text in (
+            # Linux demands this one first of a process without rights.
             ("setgroups", "deny"),
             ("uid_map", f"1000 {user} 1"),
             ("gid_map", f"1000 {group} 1"),
@@ -151,6 +154,7 @@ def build_walls(kernel: Kernel, settings: Settings) -> bool:
             with open(f"/proc/self/{name}", "w", encoding="ascii") as file:  # noqa: PTH123 - no pathlib here
                 file.write(text)
     root = settings["folder"]
+    # Otherwise the mounts below could appear outside, too.
     kernel.mount("none", "/", None, _MS_REC | _MS_PRIVATE)
     kernel.mount("tmpfs", root, "tmpfs", _MS_NOSUID, "size=1m,mode=755")
     shown: list[str] = []
@@ -291,16 +295,19 @@ def confined(kernel: Kernel | None, settings: Settings, code: str, is_root: bool
                 settings["processes"] = None
         limit(settings)
         kernel.give_up_privileges()
+        # Only now: of a process without rights, Linux accepts a filter only once it can gain none.
         kernel.refuse_hidden_memory()
     else:
         # Without a namespace all processes of the user count; the audit hook refuses new ones.
         settings["processes"] = None
         limit(settings)
+    # Only now: a change of the user makes Linux forget it.
     die_with_parent()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.write(3, b"1")
     os.close(3)
     if kernel is None:
+        # Last, because it also refuses what the lines above need.
         refuse_by_audit(settings["folder"])
     return run(code)
 
@@ -331,6 +338,7 @@ def main() -> None:
     os.set_blocking(ready, False)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
+    # Through a pipe: `select` does not return for a signal alone, and the child may end before it waits.
     signal.signal(signal.SIGCHLD, _ignore)
     signal.set_wakeup_fd(writer)
     child = os.fork()
@@ -385,6 +393,7 @@ def _ending(status: str, exit_status: int, usage: resource.struct_rusage) -> dic
 
 def kill(child: int) -> None:
     """Kill the process and its group; in its own namespace, everything it started is killed with it."""
+    # Until its `setsid` the process is in no group of its own.
     for end in (os.killpg, os.kill):
         try:
             end(child, signal.SIGKILL)

@@ -50,7 +50,7 @@ class ProcessTree:
         return int(stat[1]) if len(stat) > 1 else None
 
     def _used(self, pid: int) -> int:
-        """Return a process's share of the memory; if unavailable, its address space."""
+        """Return a process's share of the memory; if unavailable, all that it has in memory."""
         lines = self._read(f"{pid}/smaps_rollup").splitlines()
         sizes = [line.split() for line in lines if line.startswith(("Pss:", "SwapPss:"))]
         if sizes:

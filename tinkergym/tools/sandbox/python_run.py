@@ -152,6 +152,7 @@ def _ending(report: dict[str, Any], limits: Limits) -> Ending:
         return ending
     if report["exit"] >= 0:
         return "raised" if report["exit"] else "finished"
+    # The signal does not say which limit sent it, and the kernel's two counts of its time differ a little.
     return "cpu" if report["cpu_seconds"] >= limits.cpu_seconds - 0.5 else "killed"
 
 
@@ -207,7 +208,7 @@ def _talk(
             start_new_session=True,
         )
     finally:
-        os.close(writer)
+        os.close(writer)  # While this copy is open, the report has no end.
     assert process.stdin is not None
     assert process.stdout is not None
     output = _Output(limits.output_characters)
@@ -273,6 +274,8 @@ class _Output:
         self._left_out = 0
 
     def add(self, data: bytes) -> None:
+        # A character has up to four bytes.
+        # A character has up to four bytes.
         room = max(0, 4 * self._half - len(self._head))
         self._head += data[:room]
         self._tail += data[room:]
