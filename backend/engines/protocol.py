@@ -22,6 +22,11 @@ attribute `parts` exists, it is called likewise with tokens of unfinished reques
 """
 
 
+def has_gone(deliver: Deliver | None) -> bool:
+    """Whether the caller has disconnected, so that further tokens would be wasted; without one it has not."""
+    return bool(getattr(deliver, "gone", False))
+
+
 class PassedOn:
     """Passes on to a caller what an engine delivers; implements `Deliver` with a `__call__` of a subclass."""
 
@@ -32,7 +37,7 @@ class PassedOn:
     @property
     def gone(self) -> bool:
         """See `Deliver`."""
-        return bool(getattr(self._deliver, "gone", False))
+        return has_gone(self._deliver)
 
     def parts(self, parts: Sequence[CompletionPart]) -> None:
         """See `Deliver`."""

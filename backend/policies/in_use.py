@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from backend.engines.protocol import Deliver
-from tinkergym.agent.sampler import deliver_parts
-from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest
+from backend.engines.protocol import Deliver, PassedOn
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 
 class PoliciesInUse:
@@ -41,30 +40,22 @@ class PoliciesInUse:
                 self._by_policy.pop(policy, None)
 
 
-class Answering:
+class Answering(PassedOn):
     """Passes on the completions of one batch of requests."""
 
     def __init__(self, in_use: PoliciesInUse, deliver: Deliver) -> None:
-        self._in_use, self._deliver = in_use, deliver
+        super().__init__(deliver)
+        self._in_use = in_use
         # Taken before that of `in_use`, never while holding it.
         self._lock = threading.Lock()
         self._waiting: dict[str, set[str]] = {}
         """The ids of unanswered requests, by policy."""
-
-    @property
-    def gone(self) -> bool:
-        """See `Deliver`."""
-        return bool(getattr(self._deliver, "gone", False))
 
     def takes(self, resolved: SampleRequest) -> None:
         """Record a request that is about to be passed to the engine."""
         with self._lock:
             self._waiting.setdefault(resolved.policy, set()).add(resolved.request_id)
             self._in_use._begin(resolved.policy, self)
-
-    def parts(self, parts: Sequence[CompletionPart]) -> None:
-        """See `Deliver`."""
-        deliver_parts(self._deliver, parts)
 
     def __call__(self, answers: Sequence[Completion | SampleFailure]) -> None:
         """Free the policies of answered requests, and pass on the completions."""

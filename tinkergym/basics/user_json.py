@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NoReturn
 
 
 def read_json(text: str | bytes) -> Any:
@@ -15,10 +15,11 @@ def read_json(text: str | bytes) -> Any:
         ValueError: It is not valid JSON, or an object has a key twice with different values.
         RecursionError: It is nested too deeply.
     """
-    return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_once)
+    return json.loads(text, parse_constant=refuse_constant, object_pairs_hook=_once)
 
 
-def _refuse_constant(name: str) -> None:
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse what Python's parser reads besides JSON: NaN and the infinities. For `parse_constant`."""
     raise ValueError(f"{name} is not a valid JSON number")
 
 

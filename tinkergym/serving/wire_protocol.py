@@ -22,8 +22,9 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
+from tinkergym.basics.user_json import refuse_constant
 from tinkergym.errors import InvalidRequestError, TinkerGymError
 from tinkergym.serving.wire_values import Blob, Blobs, pack, unpack
 
@@ -173,11 +174,7 @@ def _object(text: str) -> Message:
     values = sum(map(text.count, ",[{:"))
     if values > MOST_JSON_VALUES:
         raise ValueError(f"its JSON has about {values} values, more than the limit of {MOST_JSON_VALUES}")
-    value = json.loads(text, parse_constant=_refuse_constant)
+    value = json.loads(text, parse_constant=refuse_constant)
     if not isinstance(value, dict):
         raise TypeError(f"it is a JSON {type(value).__name__}, not an object")
     return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not valid JSON")

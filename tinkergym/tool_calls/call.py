@@ -6,7 +6,9 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
+
+from tinkergym.basics.user_json import refuse_constant
 
 MOST_CALLS = 64
 """The most calls read from one answer."""
@@ -75,12 +77,8 @@ class UnreadableError(Exception):
         return len(text) if self.in_text else max(start, self.read_to or start)
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not valid JSON")
-
-
 # Not strict: models write line breaks into strings, most often in code.
-_DECODER = json.JSONDecoder(strict=False, parse_constant=_no_constant)
+_DECODER = json.JSONDecoder(strict=False, parse_constant=refuse_constant)
 
 
 def decode(text: str, position: int) -> tuple[Any, int]:

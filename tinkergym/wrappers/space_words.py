@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from tinkergym.basics.user_json import refuse_constant
 from tinkergym.errors import InvalidEnvironmentError
 
 MOST_NUMBERS = 1000
@@ -96,7 +97,7 @@ def read(space: gym.Space[Any], text: str) -> Any | None:
         plain = numbers if space.shape else numbers[0] if len(numbers) == 1 else None
     else:
         try:
-            plain = json.loads(text, parse_constant=_no_constant)
+            plain = json.loads(text, parse_constant=refuse_constant)
         # A thousand nested brackets cause a RecursionError.
         except (ValueError, RecursionError):
             return None
@@ -237,7 +238,3 @@ def _schema(space: gym.Space[Any], decimals: int) -> str:
         shape = " x ".join(map(str, space.shape))
         return f"[{shape} numbers, {_bounds(space, decimals)}]"
     return f"<{how_to_say(space, decimals)}>"
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not valid JSON")

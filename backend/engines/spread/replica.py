@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from backend.engines.failures import failure, version_gone
-from backend.engines.protocol import BASE_POLICY, Deliver
+from backend.engines.protocol import BASE_POLICY, Deliver, has_gone
 from backend.engines.spread.orders import HeldVersion
 from backend.network.worker_calls import WorkerAddress
 from tinkergym.schema.sampling import Completion, SampleBatch, SampleFailure, SampleRequest
@@ -31,7 +31,7 @@ class AskedBatch:
     @property
     def is_gone(self) -> bool:
         """Whether the caller has disconnected."""
-        return bool(getattr(self.deliver, "gone", False))
+        return has_gone(self.deliver)
 
     def body(self) -> str:
         """Return the body of the call."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from backend.engines.failures import deliver_to, failure
-from backend.engines.protocol import Deliver
+from backend.engines.protocol import Deliver, has_gone
 from backend.engines.transformers.engine_turns import EngineTurns
 from backend.engines.transformers.packed_model import PackedModel
 from backend.engines.transformers.request_intake import RequestIntake, Taken
@@ -49,7 +49,7 @@ class Batch:
     @property
     def unwanted(self) -> bool:
         """Whether the requester is gone, see `Deliver`."""
-        return bool(getattr(self.deliver, "gone", False))
+        return has_gone(self.deliver)
 
 
 class BatchRuns:

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from math import isfinite
 
 from backend.engines.failures import deliver_to, failure
-from backend.engines.protocol import Deliver
+from backend.engines.protocol import Deliver, has_gone
 from backend.engines.token_sampling import TokenScores
 from backend.engines.transformers.loaded_policies import LoadedPolicy
 from backend.engines.transformers.slot_table import PromptKey, Slot
@@ -97,7 +97,7 @@ class RequestState:
     @property
     def unwanted(self) -> bool:
         """Whether the requester is gone, so further tokens would be wasted."""
-        return bool(getattr(self.deliver, "gone", False))
+        return has_gone(self.deliver)
 
     def score_anew(self) -> None:
         """Forget what is computed of its prompt's scores."""

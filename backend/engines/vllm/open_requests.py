@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from backend.compute.busy_clock import BusyClock
 from backend.engines.failures import deliver_to, failure
-from backend.engines.protocol import Deliver
+from backend.engines.protocol import Deliver, has_gone
 from backend.engines.vllm.process import Message
 from backend.fairness.fair_places import FairPlaces
 from tinkergym.agent.sampler import deliver_parts
@@ -129,7 +129,7 @@ class OpenRequests:
 
     def unwanted(self) -> list[int]:
         """Return the messages whose sender is gone, see `Deliver`."""
-        return [number for number, entry in self._open.items() if getattr(entry.deliver, "gone", False)]
+        return [number for number, entry in self._open.items() if has_gone(entry.deliver)]
 
     def tried(self, times: int) -> list[int]:
         """Return the messages that the process had when it died, this many times or more."""
