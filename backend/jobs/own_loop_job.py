@@ -119,13 +119,16 @@ class PolicyJob(JobLoop[PolicySpec]):
             result = self._call_or_refuse(stored)
         elif not isinstance(stored.call, Logprobs | Save):  # These leave the policy unchanged.
             self._repeat(stored, result)
-        self._done_step = stored.seq
-        context.policy.step_finished()
+        tokens = 0
         if stored.result is None:
             tokens = _trained_tokens(stored.call) if result.error is None else 0
             context.store.finish_call(context.lease, stored.seq, result, tokens=tokens)
-            if tokens:
-                self._check_budget()
+        # Only once the result is stored: a checkpoint that covers a call without one would leave the next
+        # attempt no way to compute it.
+        self._done_step = stored.seq
+        context.policy.step_finished()
+        if tokens:
+            self._check_budget()
         context.bell.done(context.job_id, stored.seq)
         self._unsaved_bytes += stored.bytes
         self._save_if_due(stored.call, result)

@@ -10,6 +10,7 @@ from backend.errors import LeaseLostError
 from backend.policies.pool_policy import PoolPolicy
 from backend.store.store import ServiceStore
 from tests.backend.jobs.policy_owner import BATCH, SEQUENCE, STEP, Owner
+from tinkergym.errors import ServiceUnavailableError
 from tinkergym.schema.events import JobState
 from tinkergym.schema.optimizer import AdamW
 from tinkergym.schema.policy_calls import ForwardBackward, Load, Logprobs, Publish, Save
@@ -71,6 +72,32 @@ def test_returns_result_of_a_save_again_that_was_lost(lab, killed_at):
     result = owner.calls.result(owner.job_id, 3)
     assert (result.policy, result.version) == (f"{owner.job_id}@3", 3)
     assert steps(lab, owner) == [3]
+
+
+@pytest.mark.parametrize("refused", [STEP, Logprobs(sequences=[SEQUENCE])], ids=["optim_step", "logprobs"])
+def test_repeats_call_whose_result_the_store_refused(lab, monkeypatch, refused):
+    before = [BATCH] if refused is STEP else [BATCH, STEP]
+    known = Owner(lab).call(*before, refused)
+    owner = Owner(lab)
+    owner.call(*before)
+    written, refusals = ServiceStore.finish_call, []
+
+    def locked_once(*arguments, **named):
+        if not refusals:
+            refusals.append(arguments)
+            raise ServiceUnavailableError("another process locked the database for 15 s")
+        written(*arguments, **named)
+
+    monkeypatch.setattr(ServiceStore, "finish_call", locked_once)
+    owner.send(refused)
+
+    def answered():
+        if lab.state(owner.job_id) is JobState.QUEUED:
+            lab.pool.start_job(owner.job_id)
+        return owner.calls.result(owner.job_id, owner.seq)
+
+    lab.until(owner.job_id, answered)
+    assert owner.calls.result(owner.job_id, owner.seq) == known
 
 
 def test_keeps_a_gradient_over_a_checkpoint_that_is_due(lab):
