@@ -14,6 +14,7 @@ from backend.processes.bounded_log import BoundedLog
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 10.0
 _LAST_WORDS_SECONDS = 1.0
+"""How long its last output is waited for: a descendant that got away may keep the pipe open."""
 _HEALTHY_SECONDS = 10.0
 """A part that ran for this long is restarted at once, whatever happened before."""
 

@@ -35,6 +35,7 @@ WEIGHTS = "adapter_model.safetensors"
 _MOST_HEADER_BYTES = 8 * 2**20
 _MOST_TENSORS = 20_000
 _MOST_PATTERNS = 64
+"""As many as `LoRA.target_modules` may have."""
 _FACTOR = re.compile(r"base_model\.model\.([\w.]{1,300})\.lora_([AB])\.weight")
 _IN_LAYER = re.compile(r"(?:^|.*?\.)((?:layers|h|blocks)\.\d+\..*)")
 _VISION = re.compile(r"(^|\.)(vision|visual|vit)\w*\.")

@@ -25,6 +25,7 @@ from tinkergym.errors import UnknownModelError
 WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _MOST_HEADER_BYTES = 100_000_000
+"""The limit of the safetensors library."""
 _MOST_INDEX_BYTES = 100_000_000
 _MOST_DIMENSIONS = 64
 _LARGEST_NUMBER = 2**63 - 1

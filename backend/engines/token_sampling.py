@@ -20,6 +20,7 @@ from backend.compute.cpu.compiled import compiled
 from backend.compute.cpu.token_choice import chosen, cut_rows, inverse_cdf
 
 _GOLDEN = 0x9E3779B97F4A7C15
+"""2**64 divided by the golden ratio, made odd: the step of the generator SplitMix64."""
 
 _CANDIDATES = 1024
 """Number of likely tokens sorted first, which usually include what `top_p` keeps."""

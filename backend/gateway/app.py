@@ -55,6 +55,7 @@ _PROGRAM_THREADS = 256
 _PROGRAM_SECONDS = 3600.0
 
 _HEALTH_THREADS = 2
+"""Of their own, so that the service tells its health while all others are busy."""
 _HEALTH_SECONDS = 10.0
 
 _BODY_SECONDS = 60.0

@@ -34,6 +34,7 @@ _PAUSE_SECONDS = 0.5
 
 _SHORT_WAIT_SECONDS = 1.0
 _LONGEST_EMPTY_ANSWER = 4096
+"""In bytes. A longer answer has episodes, and need not be parsed to find out."""
 
 
 @router.post(

@@ -20,6 +20,7 @@ from tinkergym.serving.connection_limits import PunctualHead
 
 _SHUTDOWN_SECONDS = 1
 _KEEP_ALIVE_SECONDS = 60
+"""Longer than clients keep unused connections, or they would send on one that is being closed."""
 
 
 _HEAD_SECONDS = 10.0

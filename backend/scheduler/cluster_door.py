@@ -25,6 +25,7 @@ from tinkergym.errors import TinkerGymError, from_wire
 _CONNECT_SECONDS = 3.0
 _ANSWER_SECONDS = 5
 _WHOLE_SECONDS = 30.0
+"""Python starts and imports Ray first."""
 _FIELD = "ray.address"
 
 

@@ -28,6 +28,7 @@ _SILENT_SECONDS = 8.0
 """Ray's own driver would only notice after a minute, and end this process without a word."""
 _AGAIN_SECONDS = 2.0
 _STOP_SECONDS = 8.0
+"""As for a Ray of the service's own; pools have half of it."""
 
 
 def namespace_of(config: ServiceConfig) -> str:

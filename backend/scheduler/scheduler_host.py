@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
 """An end is noticed at once; this bounds the rest."""
 _STOP_SECONDS = 8.0
+"""Less than the supervisor waits before it kills everything. Pools have half of it, Ray's own end the
+rest."""
 _SWEEP_SECONDS = 60.0
 """Interval between checks for old logs."""
 _CORE_PROCESSES = ("gcs_server", "raylet")

@@ -26,6 +26,7 @@ from tinkergym.errors import TinkerGymError
 _log = logging.getLogger(__name__)
 
 LEFT_OVER_SECONDS = 86_400.0
+"""What is younger may belong to something that is not recorded yet, such as an adapter that is being sent."""
 OWNER = "owner.json"
 """Names the database to which the blobs of jobs belong."""
 _PASS_SECONDS = 6 * 3600.0

@@ -21,6 +21,7 @@ from tinkergym.errors import CheckpointCorruptError, ConflictError, NotFoundErro
 from tinkergym.schema.policy_calls import MOST_CALLS_AHEAD, POLICY_CALL, CallResult, PolicyCall
 
 _COMPRESSION_LEVEL = 1
+"""Of token ids and logprobs, level 6 takes five times as long to save another eighth."""
 _RESULTS_KEPT = 1000
 """Results before the oldest checkpoint that are kept: a client that lost a response asks again."""
 

@@ -17,6 +17,7 @@ from backend.store.tables import secrets
 _GRACE_SECONDS = 120.0
 """A secret is stored before its job; until then no job uses it."""
 _NEVER_OLD = 1e18
+"""Later than any time: such a secret is not deleted when no job uses it."""
 
 
 class SecretRows:

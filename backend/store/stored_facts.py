@@ -21,6 +21,7 @@ from tinkergym.schema.model import WireModel
 FactKind = Literal["attempt", "publish", "agreement", "adapter", "step", "ledger"]
 
 _COMPRESSION_LEVEL = 1
+"""Level 6 takes three times as long to save another sixth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

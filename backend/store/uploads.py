@@ -27,6 +27,7 @@ from tinkergym.schema.parsing import parse_json
 from tinkergym.schema.uploaded_data import DataChunk, DataKind, DataManifest, DataView, TokenSequence
 
 _LATELY_SECONDS = 3600.0
+"""An upload that is going on has younger chunks."""
 _MOST_CHUNKS = 20_000
 """Per tenant. A small file uses more disk space than its size, and each upload checks all files."""
 _TOO_MUCH = "train on less data, or ask the operator to raise limits.data_bytes"

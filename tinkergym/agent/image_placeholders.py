@@ -20,6 +20,7 @@ from tinkergym.trajectory.content_parts import ImagePart, ImageSpan, TextPart
 MARK = "\U0010fffe"
 """Stands for an image where a message is one string; Unicode says that no text uses it."""
 _MOST_NARROW = 200
+"""As in the processors of the Qwen-VL family."""
 
 
 class ImageTemplate:

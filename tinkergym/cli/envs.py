@@ -20,6 +20,7 @@ from tinkergym.registration.packs import Pack, find_packs
 from tinkergym.remote.client import Client
 
 _PIPE_COLUMNS = 1000
+"""Wide enough for any line: programs that read them would stumble over breaks."""
 
 
 def envs(

@@ -40,6 +40,7 @@ from tinkergym.schema.views import (
 View = TypeVar("View", bound=BaseModel)
 
 FILE_SILENCE_SECONDS = 60.0
+"""Of files, and of evaluations, which send an empty line every few seconds while nothing ends."""
 
 
 class Api:

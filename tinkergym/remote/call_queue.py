@@ -30,6 +30,7 @@ PATIENCE_SECONDS = 300.0
 """How long a call is retried while the service does not respond."""
 _WAIT_SECONDS = 20.0
 _CALL_SECONDS = 60.0
+"""Well above `_WAIT_SECONDS`, for which the service holds an answer back."""
 _FULL_PAUSE_SECONDS = 1.0
 """Pause between tries while as many calls wait as the service allows."""
 _CALLS_AHEAD = 64

@@ -14,6 +14,7 @@ from pathlib import Path
 
 _SLOTS = 2048
 _SLOT_BYTES = 128
+"""One byte for the length of the name, which must fit into it, and the name."""
 
 
 class CallRegister:

@@ -42,6 +42,7 @@ if sys.platform == "linux":
     import fcntl
 
 _WHERE_SECONDS = 0.5
+"""The process answers at once, unless its code holds Python's lock."""
 _CLOSE_SECONDS = 5.0
 _KILL_SECONDS = 5.0
 _NICENESS = 14

@@ -17,6 +17,7 @@ _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 20.0
 """How long a publish waits for the replicas that held the version before."""
 _ORDER_SECONDS = 600.0
+"""A replica answers once it has fetched and checked the weights, which may be gigabytes."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
 
 

@@ -23,6 +23,7 @@ from tinkergym.schema.model import WireModel
 CHUNK_BYTES = 8 << 20
 """The most bytes that one request for weights returns."""
 _ALIGNMENT = 64
+"""In bytes, a line of a processor's cache: tensors are read in place, so their numbers must be aligned."""
 
 
 class Piece(WireModel):

@@ -51,6 +51,7 @@ base model would use someone's adapter once all slots are taken. It therefore ge
 _CANARY_DRIFT = 1e-3
 """Tolerated change of the canary's logprob between two requests with the same weights."""
 _NOTHING_KEY = 1 << 30
+"""Far above the keys of policies, which count from 1."""
 _LOOK_SECONDS = 0.5
 _NOBODY = -1
 """While weights are being exchanged."""

@@ -23,6 +23,7 @@ from tinkergym.errors import InvalidRequestError
 Message = dict[str, Any]
 SEE_THE_LOG = "see logs/vllm.log in the service's data_dir"
 _LAST_WORDS_SECONDS = 1.0
+"""How long its last output is waited for: a descendant that got away may keep the pipe open."""
 HOST = (sys.executable, "-m", "backend.engines.vllm.host")
 """The command that starts the vLLM process."""
 _ERROR = re.compile(r"(?<!\S)[\w.]+(Error|Exception): .+")

@@ -53,6 +53,7 @@ _MMAP = {"x86_64": 9, "aarch64": 222}
 _SHARED_AND_ANONYMOUS = 0x21
 """Such a mapping keeps its pages when a process unmaps them, and then no process appears to use them."""
 _FIRST_X32_CALL = 0x40000000
+"""From here on x86_64 has the calls of x32, under which the filter would not know them."""
 _MOST_FILES = 10_000
 _LOOK_SECONDS = 0.02
 """Interval between checks of the memory of all processes."""
