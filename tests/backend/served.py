@@ -48,14 +48,18 @@ class Served:
     def __init__(self, folder: Path, *, ignores_signals=False, ends=False, settings=()):
         self.data_dir = folder / "data"
         self.pids_file = folder / "pids"
-        script = folder / "scheduler.py"
-        script.write_text(
+        self._script = folder / "scheduler.py"
+        self._script.write_text(
             SCHEDULER.format(pids=str(self.pids_file), ignores_signals=ignores_signals, ends=ends)
         )
-        arguments = [f"data_dir={self.data_dir}", "port=0", *settings]
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, str(script), *arguments], stdout=subprocess.PIPE, text=True
-        )
+        self._arguments = [f"data_dir={self.data_dir}", "port=0", *settings]
+        self.start()
+
+    def start(self):
+        """Start, or start again on what was there."""
+        self.pids_file.unlink(missing_ok=True)
+        command = [sys.executable, "-c", SERVE, str(self._script), *self._arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.before_greeting = []
         while "serves at" not in (line := self.process.stdout.readline()):
             assert line, "it ended"
@@ -67,7 +71,9 @@ class Served:
 
     def get(self, path, **settings):
         headers = {"Authorization": f"Bearer {self.local['api_key']}"}
-        return httpx.get(self.url + path, headers=headers, timeout=20, trust_env=False, **settings)
+        return httpx.get(
+            self.url + path, headers=headers, timeout=20, trust_env=False, verify=False, **settings
+        )
 
     def descendants(self):
         """Everything below: children now, and what the scheduler wrote down, which may have left the tree."""
@@ -97,7 +103,8 @@ class Served:
         assert self.process.wait(timeout=60.0) == 0
         assert still_alive(below) == []
         assert not sockets.exists()
-        assert "unfinished jobs continue" in self.process.stdout.read()
+        with self.process.stdout as stdout:
+            assert "unfinished jobs continue" in stdout.read()
 
     def close(self):
         if self.process.poll() is None:

@@ -18,6 +18,7 @@ import pytest
 from backend.store.place import default_url
 from backend.store.store import Store
 from tests.backend.served import Served, refusal, still_alive
+from tests.leftovers import belonging_to
 
 pytestmark = pytest.mark.service
 
@@ -30,7 +31,10 @@ def shared(tmp_path_factory):
     half_an_image(folder / "data", "before")
     served = Served(folder, settings=[f"models.gone={folder / 'gone'}", "models.hub=some/model"])
     yield served
-    served.close()
+    try:
+        served.end_by(signal.SIGINT)
+    finally:
+        served.close()
 
 
 def half_an_image(data_dir, name):
@@ -96,18 +100,18 @@ def test_restarts_a_scheduler_that_cannot_stay_and_leaves_nothing_between(servin
     assert served.process.wait(timeout=60.0) == 0
 
 
-def test_keeps_key_and_jobs_over_restart_and_awaits_new_scheduler(serving):
-    served = serving()
-    store = Store.open(default_url(served.data_dir))
+def test_keeps_key_and_jobs_over_restart_and_awaits_new_scheduler(shared):
+    store = Store.open(default_url(shared.data_dir))
     store.service().touch_part("scheduler", now=time.time())
     store.close()
-    assert "scheduler" not in served.get("/v1/health").json()["waiting_for"]
-    served.end_by(signal.SIGTERM)
-    again = serving()
-    assert again.local["api_key"] == served.local["api_key"]
-    assert again.get("/v1/jobs").status_code == 200
-    assert "scheduler" in again.get("/v1/health").json()["waiting_for"]
-    again.end_by(signal.SIGINT)
+    assert "scheduler" not in shared.get("/v1/health").json()["waiting_for"]
+    key = shared.local["api_key"]
+    shared.end_by(signal.SIGTERM)
+    with belonging_to("module"):
+        shared.start()
+    assert shared.local["api_key"] == key
+    assert shared.get("/v1/jobs").status_code == 200
+    assert "scheduler" in shared.get("/v1/health").json()["waiting_for"]
 
 
 def test_rejects_second_service_on_one_data_folder(shared, capfd):
