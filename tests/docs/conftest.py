@@ -2,7 +2,7 @@
 
 - ```sh: a shell in the page's folder.
 - ```python: a program of its own process, together with those that follow before a shell block or a file.
-  It trains for two steps, however many the page names.
+  It trains for one step, however many the page names.
 - ```LANGUAGE file=PATH: a file that the reader writes.
 - ```output: what the block before it prints; `...` stands for anything, space for any space.
 """
@@ -53,7 +53,7 @@ class Reader:
         """Run every block in order."""
         for language, path, text in _BLOCK.findall(page.read_text(encoding="utf-8")):
             if language == "python" and not path:
-                self.program.append(_STEPS.sub("steps=2", text))
+                self.program.append(_STEPS.sub("steps=1", text))
             elif language == "output" and self.program:
                 self.expected[len(self.program) - 1] = text
             elif language == "output":

@@ -94,4 +94,4 @@ def test_trains_smallest_environment_in_ten_lines_on_top_of_readme(reader):
     assert len(commands.splitlines()) < 25
     assert len(block.splitlines()) <= 10
     assert "SingleTurnEnv" in block
-    reader.python(block.replace("steps=50", "steps=2") + "assert job.wait().state == 'completed'")
+    reader.python(block.replace("steps=50", "steps=1") + "assert job.wait().state == 'completed'")
