@@ -176,19 +176,27 @@ def errors(tmp_path):
     return listed
 
 
-def test_loses_only_entry_of_pack_that_ends_process_or_writes(tmp_path, errors, capfd):
-    for name, source in HOSTILE.items():
-        install(tmp_path, name, source)
-    found = errors(*HOSTILE, "listed")
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("exits", "interrupts", "shouts"),
+        pytest.param(
+            ("crashes", "closes", "later"), marks=pytest.mark.full("starts a process after each of them")
+        ),
+    ],
+)
+def test_loses_only_entry_of_pack_that_ends_process_or_writes(tmp_path, errors, capfd, names):
+    for name in names:
+        install(tmp_path, name, HOSTILE[name])
+    found = errors(*names, "listed")
     assert capfd.readouterr().out == ""
-    assert "exit code 0" in found["exits/Env-v0"]
-    assert "SIGSEGV" in found["crashes/Env-v0"]
-    assert "KeyboardInterrupt" in found["interrupts/Env-v0"]
-    assert found["closes/Env-v0"]
-    assert found["shouts/Env-v0"]
+    said = {"exits": "exit code 0", "crashes": "SIGSEGV", "interrupts": "KeyboardInterrupt"}
+    for name in {*names} - {"later"}:
+        assert found[f"{name}/Env-v0"]
+        assert said.get(name, "") in found[f"{name}/Env-v0"]
     assert found["listed/Fine-v0"] == found["listed/Silent-v0"] == ""
     assert not any("\x1b" in error for error in found.values())
-    assert not {f"{name}_pack" for name in (*HOSTILE, "listed")} & set(sys.modules)
+    assert not {f"{name}_pack" for name in (*names, "listed")} & set(sys.modules)
 
 
 def test_names_environment_that_hangs(tmp_path, errors, monkeypatch):
