@@ -163,9 +163,10 @@ def test_says_in_export_with_which_prompt_it_was_trained(start_service, tmp_path
     service = start_service(lambda prompt: "l")
     manifest = json.dumps({"files": {}}).encode()
     service.jobs.files = {"manifest.json": manifest}
+    one_group = tg.GRPO(group_size=2, groups_per_step=1)
     with tg.Client() as client:
         for number, (own, expected) in enumerate([(None, "Count down."), ("Mine.", "Mine."), ("", "")]):
-            job = client.train(Countdown, steps=1, system_prompt=own)
+            job = client.train(Countdown, steps=1, algorithm=one_group, system_prompt=own)
             job.wait()
             job.export(tmp_path / str(number))
             written = json.loads((tmp_path / str(number) / "tinkergym.json").read_text())
