@@ -38,7 +38,13 @@ def test_makes_chosen_answers_win_and_margin_grow(lab, written):
     assert last.loss < first.loss
 
 
-@pytest.mark.parametrize("loss", [IPO(), Hinge(), SimPO(), ORPO(), DPO(label_smoothing=0.1)])
+SMOOTH = DPO(label_smoothing=0.1)
+FORMULA = pytest.mark.full("`test_preference_loss` has its values and its slope")
+
+
+@pytest.mark.parametrize(
+    "loss", [SimPO(), ORPO(), *(pytest.param(loss, marks=FORMULA) for loss in (IPO(), Hinge(), SMOOTH))]
+)
 def test_separates_chosen_from_rejected_answers_by_every_loss(lab, written, loss):
     job_id = written.run("preference", PAIRS, steps=3, batch_size=4, learning_rate=2e-3, loss=loss)
     first, *_, last = lab.events(job_id, "step")
@@ -67,7 +73,9 @@ def pair_loss(loss, chosen, rejected):
     return -chosen.mean() - loss.odds_weight * log_sigmoid(odds[0] - odds[1])
 
 
-@pytest.mark.parametrize("loss", [DPO(), IPO(), Hinge(), SimPO(), ORPO()])
+@pytest.mark.parametrize(
+    "loss", [DPO(), SimPO(), ORPO(), *(pytest.param(loss, marks=FORMULA) for loss in (IPO(), Hinge()))]
+)
 def test_has_gradient_of_the_mean_over_pairs_by_the_formula(lab, written, monkeypatch, loss):
     seen, forward_backward = [], Learner.forward_backward
 
