@@ -57,7 +57,7 @@ def calls_in(text, syntax):
 
 
 @pytest.mark.parametrize("syntax", ["hermes", "json"])
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(calls=CALLS)
 def test_reads_again_calls_that_were_written(syntax, calls):
     text = render_calls(calls, syntax)
@@ -65,7 +65,7 @@ def test_reads_again_calls_that_were_written(syntax, calls):
         assert calls_in(before + text, syntax) == calls
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(calls=CALLS)
 def test_carries_texts_in_xml_and_reads_rest_by_schema(calls):
     try:
@@ -88,7 +88,7 @@ def test_refuses_to_write_what_xml_cannot_carry():
 
 
 @pytest.mark.parametrize("syntax", SYNTAXES)
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(text=st.text() | st.lists(st.sampled_from(PIECES), max_size=30).map("".join))
 def test_raises_in_a_parser_on_no_text(syntax, text):
     for call in parse_calls(text, syntax):
@@ -170,7 +170,7 @@ def test_reads_missing_arguments_as_empty_call(arguments):
 
 
 @pytest.mark.parametrize("syntax", SYNTAXES)
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(calls=CALLS, kept=st.floats(0, 1, exclude_max=True))
 def test_counts_cut_call_as_malformed(syntax, calls, kept):
     try:
