@@ -78,7 +78,7 @@ def test_earns_most_by_the_best_actions(name, settings, returns):
 def test_arrives_on_slippery_ice_in_three_of_four_walks():
     """0.74 is what Gymnasium names as the optimum."""
     env = make("classic/FrozenLake-v0", is_slippery=True)
-    assert np.mean([play_gold(env, seed) for seed in range(300)]) == pytest.approx(0.74, abs=0.08)
+    assert np.mean([play_gold(env, seed) for seed in range(150)]) == pytest.approx(0.74, abs=0.1)
 
 
 def test_plays_blackjack_as_the_book_says():
@@ -97,7 +97,7 @@ def test_plays_blackjack_as_the_book_says():
 
 def test_earns_in_blackjack_what_the_best_policy_earns():
     env = make("classic/Blackjack-v0")
-    assert np.mean([play_gold(env, seed) for seed in range(3000)]) == pytest.approx(-0.045, abs=0.06)
+    assert np.mean([play_gold(env, seed) for seed in range(1000)]) == pytest.approx(-0.045, abs=0.1)
 
 
 def test_derives_random_lake_from_its_seed_and_leaves_a_way():
