@@ -10,7 +10,6 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
-import gymnasium as gym
 import pytest
 
 from backend.config import ServiceConfig
@@ -21,6 +20,7 @@ from backend.worker_url import any_port, unix_url
 from backend.workers.endpoint import PoolEndpoint
 from backend.workers.env_worker import run_env_worker
 from tests.backend.lab import TOKEN
+from tests.backend.workers.broken_environment import make_broken
 from tinkergym.agent.renderer import Renderer
 from tinkergym.registration.environments import make_environment
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
@@ -184,17 +184,6 @@ def test_plays_by_an_environment_worker_in_ray_actor(expected, pool):
     assert service.results == expected
 
 
-class Broken(gym.Env):
-    observation_space = action_space = gym.spaces.Text(10)
-
-    def reset(self, *, seed=None, options=None):
-        raise OSError(f"{Path(__file__).parent}/words.txt is gone")
-
-
-def make_broken(_):
-    return Broken()
-
-
 @pytest.mark.parametrize("pool", ["unix"], indirect=True)
 def test_hands_in_environments_errors_without_the_services_folders(pool, tmp_path, monkeypatch):
     service, url = pool
@@ -217,7 +206,7 @@ def test_hands_in_environments_errors_without_the_services_folders(pool, tmp_pat
     stop.set()
     worker.join()
     errors = {trajectory.error for trajectory in service.results.values()}
-    assert any('File "tests/backend/workers/test_env_worker.py"' in error for error in errors)
+    assert any('File "tests/backend/workers/broken_environment.py"' in error for error in errors)
     assert not [error for error in errors if str(Path(__file__).parents[3]) in error]
 
 
