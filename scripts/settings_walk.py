@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from scripts.statements import statements
+
 ROOT = Path(__file__).parents[1]
 PATHS = [path for package in ("tinkergym", "backend") for path in sorted((ROOT / package).rglob("*.py"))]
 CARRIERS = {"env", "settings", "env_kwargs", "body", "spec", "lease", "adapter", "algorithm"}
@@ -58,7 +60,7 @@ def _code():
     for path in PATHS:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         names, tree = modules.setdefault(name, {}), ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
+        for node in statements(tree):
             if isinstance(node, ast.ImportFrom):
                 names |= {one.asname or one.name: f"{node.module}:{one.name}" for one in node.names}
         for node in [] if "testing" in path.parts else tree.body:
@@ -72,6 +74,11 @@ def _code():
                 classes.setdefault(node.name, {}).update(inner)
                 protocols |= {node.name} & {node.name for b in node.bases if "Protocol" in ast.unparse(b)}
     return modules, classes, protocols
+
+
+@cache
+def _having(method: str) -> set[str]:
+    return {one for one, methods in _code()[1].items() if method in methods}
 
 
 def _meant(module: str, name: str) -> list[Found]:
@@ -115,7 +122,7 @@ class Walk(ast.NodeVisitor):
         receiver = ast.unparse(func.value).rpartition(".")[2]
         receiver = self.found.owner if receiver in {"self", "cls"} else self.types.get(receiver, receiver)
         name = re.sub(r"\W.*|_", "", receiver).lower()
-        having = {one for one in classes if func.attr in classes[one]}
+        having = _having(func.attr)
         own = {o for o in having if o.lower() == name} or {o for o in having if o.lower().endswith(name)}
         own |= {o for p in own & protocols for o in having if classes[p].keys() <= classes[o].keys()}
         own = own or (having if len(having) == 1 else set())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from tokenizers.processors import TemplateProcessing
 
 import tinkergym as tg
 from backend.jobs.dataset_records import batch_numbers
+from tests.public_reports.graded_environment import Graded, graded
 from tests.public_reports.test_data_containers import SHOWS_CALLS, renderer
 from tinkergym.advantages import group_advantages
 from tinkergym.agent.episode_plan import EpisodePlan
@@ -24,25 +24,6 @@ from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.parsing import parse_spec
 from tinkergym.testing import RandomTokenSampler
 from tinkergym.testing.template_families import family_bundle
-
-
-class Graded(tg.SingleTurnEnv):
-    """Scores with an alarm, as many graders do, or with what it was given."""
-
-    def __init__(self, score=None):
-        super().__init__()
-        self.given = score
-
-    def ask(self, options):
-        return "q"
-
-    def score(self, answer):
-        if self.given is not None:
-            return self.given[0]
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)
-        signal.alarm(5)
-        signal.alarm(0)
-        return 1.0
 
 
 class Reused(tg.TextEnv):
@@ -65,10 +46,6 @@ def played(make, executor=None):
     sampler = RandomTokenSampler(model.vocab_size)
     (result,) = play([plan], sampler=sampler, renderer=model, make_env=make, executor=executor)
     return result.trajectories[0]
-
-
-def graded(ref):
-    return Graded()
 
 
 def test_names_way_out_for_scorer_with_alarm():
