@@ -9,6 +9,7 @@ def test_runs_the_pages_code_from_top_to_bottom(start_service, capsys):
     start_service(lambda prompt: "a1", environments=["board/TicTacToeVs-v0"])
     names = {"__name__": "page"}
     for block in BLOCKS:
-        exec(compile(block, str(PAGE), "exec"), names)
+        once = re.sub(r"(\bsteps=|\.step == )\d+", r"\g<1>1", block)
+        exec(compile(once, str(PAGE), "exec"), names)
     names["client"].close()
     assert "type='step'" in capsys.readouterr().out
