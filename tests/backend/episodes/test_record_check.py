@@ -213,7 +213,7 @@ def test_accepts_every_record_of_the_loop_whatever_ended_the_episode(name):
 
 
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_rejects_records_with_a_moved_turn_or_dropped_token(data):
     mask, turns = "", []
     for given_tokens, sampled in data.draw(

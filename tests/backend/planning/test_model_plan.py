@@ -123,7 +123,7 @@ def asked(given):
     ]
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=75, deadline=None, derandomize=True)
 @given(CLUSTERS, WISHES)
 def test_never_plans_gpu_processor_or_engine_twice(cluster, given):
     nodes = [machine(f"n{i}", gpus, gb, cpus=cpus) for i, (gpus, gb, cpus) in enumerate(cluster)]
@@ -150,7 +150,7 @@ def test_never_plans_gpu_processor_or_engine_twice(cluster, given):
             assert any(letter.isdigit() for letter in each.reason)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=75, deadline=None, derandomize=True)
 @given(CLUSTERS, WISHES)
 def test_lets_no_model_wait_that_would_fit(cluster, given):
     nodes = [machine(f"n{i}", gpus, gb, cpus=400) for i, (gpus, gb, _) in enumerate(cluster)]
