@@ -12,7 +12,7 @@ pytestmark = pytest.mark.service
 def post(service):
     def post(url, key, body=None):
         headers = {"authorization": f"Bearer {key}"}
-        return httpx.post(url, headers=headers, json=body, timeout=60, trust_env=False)
+        return httpx.post(url, headers=headers, json=body, timeout=60, trust_env=False, verify=False)
 
     return post
 
