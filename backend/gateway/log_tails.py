@@ -69,10 +69,15 @@ def tail(folder: Path, name: str, lines: int, known: Collection[str] = ()) -> Lo
     Raises:
         NotFoundError: There is no such log.
     """
+    unknown = NotFoundError(f"there is no log {name!r}", field="name")
     # Only names from the listing: none of them has a path in it.
     if name not in {one.name for one in list_logs(folder)}:
-        raise NotFoundError(f"there is no log {name!r}", field="name")
-    with (folder / f"{name}{_ENDING}").open("rb") as file:
+        raise unknown
+    try:
+        file = (folder / f"{name}{_ENDING}").open("rb")
+    except FileNotFoundError:  # It has been deleted meanwhile.
+        raise unknown from None
+    with file:
         size = file.seek(0, 2)
         start = max(0, size - MOST_LOG_BYTES)
         file.seek(start)

@@ -40,6 +40,21 @@ def test_lists_logs_while_another_is_deleted(tmp_path):
     assert [one.name for one in list_logs(Folder(tmp_path))] == ["gateway"]
 
 
+def test_says_that_a_log_is_gone_if_deleted_meanwhile(tmp_path):
+    class Listed(type(Path())):
+        def glob(self, _):
+            return [self / "gateway.log"]
+
+        def lstat(self):
+            about = super().lstat()
+            self.unlink()
+            return about
+
+    (tmp_path / "gateway.log").write_text("fine")
+    with pytest.raises(NotFoundError):
+        tail(Listed(tmp_path), "gateway", 9)
+
+
 def test_leaves_out_the_services_own_secrets():
     known = known_secrets(
         "postgresql://gym:a%20long%20one@db/x", {"MY_SECRET": "abcdef-1", "HOME": "/home/x"}
