@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 
+from backend.lines_response import whole_lines
 from backend.worker_url import socket_path
 from tinkergym.errors import (
     InternalServiceError,
@@ -112,10 +113,8 @@ class WorkerCalls:
     ) -> AsyncIterator[bytes]:
         """Post JSON and yield the lines of the response as they arrive; as `posted`."""
         async with self._response(worker, path, body, silence_seconds) as response:
-            rest = b""
-            async for chunk in response.content.iter_any():
-                *whole, rest = (rest + chunk).split(b"\n")
-                for line in whole:
+            async for lines in whole_lines(response.content.iter_any()):
+                for line in lines.splitlines():
                     yield line
 
     async def forget(self, worker: WorkerAddress) -> None:

@@ -16,7 +16,7 @@ from pydantic_core import from_json
 
 from tinkergym.basics.written_files import writing_to
 from tinkergym.errors import InternalServiceError, NotFoundError, UnknownModelError
-from tinkergym.remote.transport import Connection
+from tinkergym.remote.transport import Connection, whole_lines
 from tinkergym.schema.adapter_upload import AdapterUpload
 from tinkergym.schema.certificate import SignedFacts
 from tinkergym.schema.evaluation import BranchRequest, EvaluationLine, EvaluationRequest
@@ -264,10 +264,8 @@ class Api:
 
     def _played(self, path: str, wanted: BaseModel) -> Iterator[EvaluationLine]:
         body = wanted.model_dump_json().encode()
-        rest = b""
         with self.connection.stream("POST", path, body=body, timeout_seconds=FILE_SILENCE_SECONDS) as chunks:
-            for chunk in chunks:
-                *lines, rest = (rest + chunk).split(b"\n")
+            for lines in whole_lines(chunks):
                 for line in filter(None, lines):
                     yield _read(EvaluationLine, line)
 
@@ -286,16 +284,11 @@ class Api:
             return self._get(RendererBundle, "/v1/renderer", {"model": model})
 
     def _lines(self, path: str, params: Mapping[str, str] | None = None) -> Iterator[bytes]:
-        rest: list[bytes] = []
         with self.connection.stream(
             "GET", path, params=params, timeout_seconds=FILE_SILENCE_SECONDS
         ) as chunks:
-            for chunk in chunks:
-                first, *others = chunk.split(b"\n")
-                rest.append(first)
-                for line in others:
-                    yield b"".join(rest)
-                    rest = [line]
+            for lines in whole_lines(chunks):
+                yield from lines
 
     def _get(self, view: type[View], path: str, params: Mapping[str, Any] | None = None) -> View:
         return _read(view, self.connection.call("GET", path, params=params))

@@ -13,7 +13,7 @@ from tinkergym.agent.sampler import Deliver, deliver_parts
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError, TooManyRequestsError
 from tinkergym.network.backoff import Backoff
 from tinkergym.remote.image_upload import ImageUpload
-from tinkergym.remote.transport import Connection
+from tinkergym.remote.transport import Connection, whole_lines
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.sampling import (
     BEYOND_RATE,
@@ -212,15 +212,11 @@ class HttpSampler:
             body=body.model_dump_json().encode(),
             timeout_seconds=SILENCE_SECONDS,
         ) as chunks:
-            rest = b""
-            for chunk in chunks:
+            for lines in whole_lines(chunks):
                 # Lines that arrived together are delivered together.
-                *lines, rest = (rest + chunk).split(b"\n")
                 self._deliver(_whole(lines, pending), pending, sent_again)
                 if self._stop.is_set():
                     return
-            if rest.strip():
-                self._deliver([read_answer(rest)], pending, sent_again)
 
     def _send_images(self, pending: dict[str, tuple[SampleRequest, Deliver]]) -> None:
         """Send the images of prompts. If one cannot be sent, only the requests that show it fail."""

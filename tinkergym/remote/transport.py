@@ -11,7 +11,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
@@ -202,6 +202,19 @@ class Connection:
             f"no service responds at {self.url}: {str(error) or type(error).__name__}",
             hint="start one here with `tinkergym serve`, or set TINKERGYM_URL and TINKERGYM_API_KEY",
         )
+
+
+def whole_lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yield the lines that each chunk completes, without their ends. A last one that broke off is dropped."""
+    # Joined once per line: those with the logprobs of a prompt arrive in hundreds of chunks.
+    pieces: list[bytes] = []
+    for chunk in chunks:
+        *lines, end = chunk.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*pieces, lines[0]])
+            pieces.clear()
+        pieces.append(end)
+        yield lines
 
 
 _NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -114,7 +114,7 @@ def test_sends_smaller_batches_if_the_key_can_owe_no_more():
                 raise InvalidRequestError("too many", code=BEYOND_RATE)
             rest = {"token_ids": [], "sampling_logprobs": [], "finish_reason": "stop", "policy_version": 0}
             answers = [Completion(request_id=one.request_id, **rest) for one in requests]
-            yield ["\n".join(one.model_dump_json() for one in answers).encode()]
+            yield [f"{one.model_dump_json()}\n".encode() for one in answers]
 
     inbox, sampler = SimpleQueue(), HttpSampler(Limited(), "/v1/sample")
     sampler.submit([request(f"r{n}") for n in range(5)], inbox.put)

@@ -10,7 +10,7 @@ from tinkergym.errors import (
     ServiceUnavailableError,
     ServiceUnreachableError,
 )
-from tinkergym.remote.transport import Connection
+from tinkergym.remote.transport import Connection, whole_lines
 
 
 @pytest.fixture
@@ -132,3 +132,10 @@ def test_bypasses_environments_proxy_for_the_loopback(service, monkeypatch):
     monkeypatch.delenv("NO_PROXY", raising=False)
     with Connection(service.url, token=service.api_key) as connection:
         assert b"nano" in connection.call("GET", "/v1/models")
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 20])
+def test_joins_lines_that_arrive_in_pieces(size):
+    sent = b"one\n\ntwo\nbroken o"
+    pieces = [sent[at : at + size] for at in range(0, len(sent), size)]
+    assert [line for lines in whole_lines(pieces) for line in lines] == [b"one", b"", b"two"]
