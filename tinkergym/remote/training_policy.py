@@ -234,7 +234,7 @@ class TrainingPolicy:
             top_prompt_logprobs: With them, those of this many likeliest tokens in each place, at most 20.
             deterministic: Sample all prompts as one separate batch: the same call gives the same bits, down
                 to the last digit of a logprob, whatever else the service does. Other requests wait meanwhile.
-            **settings: Other fields of `SampleRequest`: top_p, top_k, structured.
+            **settings: Other fields of `SampleRequest`: top_p, top_k, structured, prompt_entropies.
 
         Returns:
             `n` completions per prompt.
@@ -258,6 +258,8 @@ class TrainingPolicy:
         if self._published is not None:
             version = self._published.result()
         call = next(self._sampled_calls)
+        of_prompt = {"prompt_logprobs": prompt_logprobs, "top_prompt_logprobs": top_prompt_logprobs}
+        of_prompt["prompt_entropies"] = settings.pop("prompt_entropies", False)
         wanted = {
             "policy": self.job_id,
             # After a restart the newest version may be an older one for a moment.
@@ -269,7 +271,6 @@ class TrainingPolicy:
             "top_logprobs": top_logprobs,
             **settings,
         }
-        of_prompt = {"prompt_logprobs": prompt_logprobs, "top_prompt_logprobs": top_prompt_logprobs}
         requests = [
             parse(
                 SampleRequest,
@@ -346,7 +347,8 @@ class TrainingPolicy:
 
 def _with_prompt(completions: list[Completion]) -> list[Completion]:
     """Copy what is known of a prompt from its first completion to the others."""
-    of_prompt = {name: getattr(completions[0], name) for name in PromptScores.model_fields}
+    names = (*PromptScores.model_fields, "prompt_entropies")
+    of_prompt = {name: getattr(completions[0], name) for name in names}
     return [one.model_copy(update=of_prompt) for one in completions]
 
 

@@ -59,6 +59,8 @@ class StubConnection:
 
 def _completion(request):
     found = {"token_ids": [1], "sampling_logprobs": [0.0], "finish_reason": "stop"}
+    if request.prompt_entropies:
+        found["prompt_entropies"] = [None, 0.5]
     version = request.policy_version or 0
     return json.dumps({**found, "request_id": request.request_id, "policy_version": version}).encode()
 

@@ -93,6 +93,12 @@ def test_samples_last_published_version_after_reopening(api, policy, open_policy
     assert [request.policy_version for request in api.service.sampled] == [None, 2, 2]
 
 
+def test_returns_entropies_of_prompt_with_each_of_its_completions(api, policy):
+    found = policy.sample([1, 2], n=2, prompt_logprobs=True, prompt_entropies=True, deterministic=True)
+    assert [one.prompt_entropies for one in found] == [[None, 0.5]] * 2
+    assert [one.prompt_entropies for one in api.service.sampled] == [True, False]
+
+
 def test_returns_text_of_completion_with_or_without_stop_string(policy):
     (completion,) = policy.sample("hello", deterministic=True)
     assert completion.text == policy.renderer.decode_answer(completion.token_ids)
