@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import isfinite
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tinkergym.schema.ids import AgentMetric
 from tinkergym.schema.summaries import Alarm
+
+Column = Sequence[float] | NDArray[np.float64]
 
 _STEPS = 20
 """The newest steps that are looked at; fewer say little."""
@@ -15,7 +20,7 @@ _LEAST_ENTROPY = 0.1
 """Of the entropy at the beginning."""
 
 
-def idle_alarms(steps: Sequence[int], columns: Mapping[str, Sequence[float]]) -> list[Alarm]:
+def idle_alarms(steps: Sequence[int], columns: Mapping[str, Column]) -> list[Alarm]:
     """Return an alarm if neither engine nor learner works for most of the time of the newest steps."""
     names = "step_seconds", "sampling_seconds", "learning_seconds"
     whole, *busy = (sum(_newest(columns.get(name, ()), len(steps))) for name in names)
@@ -28,7 +33,7 @@ def idle_alarms(steps: Sequence[int], columns: Mapping[str, Sequence[float]]) ->
     return [_alarm("idle", text, steps)]
 
 
-def entropy_alarms(steps: Sequence[int], columns: Mapping[str, Sequence[float]]) -> list[Alarm]:
+def entropy_alarms(steps: Sequence[int], columns: Mapping[str, Column]) -> list[Alarm]:
     """Return an alarm for each policy whose actions have lost nearly all of their entropy."""
     found = []
     for name, column in columns.items():
@@ -47,7 +52,7 @@ def entropy_alarms(steps: Sequence[int], columns: Mapping[str, Sequence[float]])
     return found
 
 
-def _newest(column: Sequence[float], count: int) -> list[float]:
+def _newest(column: Column, count: int) -> list[float]:
     """Return a metric's values in the newest steps; nothing if it has none there."""
     return [value for value in column[max(0, count - _STEPS) : count] if isfinite(value)]
 

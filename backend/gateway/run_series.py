@@ -6,11 +6,11 @@ import re
 import threading
 from array import array
 from collections.abc import Callable, Sequence
-from itertools import pairwise
-from math import nan
+from math import ceil, nan
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic_core import from_json
 
 from backend.gateway.run_alarms import entropy_alarms, idle_alarms
@@ -19,27 +19,30 @@ from tinkergym.schema.events import EvaluationEvent
 from tinkergym.schema.summaries import Alarm, RunSeries, Series
 
 _RUNS = 32
-_EVENTS_AT_ONCE = 500
+_EVENTS_AT_ONCE = 2000
 _ALARM_STEPS = 50
 _NOT_METRICS = {"type", "step", "repeated", "stop_reasons", "metrics", "records"}
 _SUMMED = ("sampled_tokens", "trained_tokens", "sampling_seconds", "learning_seconds")
 
+Indices = NDArray[np.int64]
+Values = NDArray[np.float64]
 ReadEvents = Callable[[str, int, int], Sequence[tuple[int, float, str]]]
 """Returns number, time and JSON of a job's steps, warnings and evaluations after an event, at most so
 many."""
 
 
 class _Run:
-    """What is known about one run, in columns: 10,000 steps of 60 metrics take 5 MB."""
+    """What is known about one run: 10,000 steps of 60 metrics take 5 MB."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.last_seq = 0
-        self.steps = array("q")
-        self.columns: dict[str, array[float]] = {}
         self.alarms: dict[str, Alarm] = {}
         self.evaluations: list[EvaluationEvent] = []
-        self._rows: dict[int, int] = {}
+        self._steps = array("q")
+        self._tables: dict[tuple[str, ...], tuple[array[int], array[float]]] = {}
+        """Of the records with the same metrics: their places in `_steps`, and the values of one after the
+        other. A value at a time would take longer than parsing them."""
 
     def add(self, seq: int, time: float, body: str) -> None:
         event = from_json(body)
@@ -52,32 +55,35 @@ class _Run:
         self.last_seq = seq
 
     def _add_step(self, event: dict[str, Any], time: float) -> None:
-        row = self._rows.setdefault(event["step"], len(self.steps))
-        if row == len(self.steps):
-            self.steps.append(event["step"])
-        else:  # repeated after a resume
-            for column in self.columns.values():
-                if row < len(column):
-                    column[row] = nan
         values = event["metrics"]
         values["time"] = time
         for name, count in event["stop_reasons"].items():
             values[f"stop/{name}"] = count
         for name, value in event.items():
-            if name not in _NOT_METRICS:
+            if name not in _NOT_METRICS and value is not None:
                 values[name] = value
-        columns = self.columns
-        for name, value in values.items():
-            if value.__class__ is not float and not isinstance(value, int | float):
-                continue
-            if name not in columns:
-                columns[name] = array("d")
-            column = columns[name]
-            if len(column) == row:  # as nearly always
-                column.append(value)
-            else:
-                column.extend([nan] * (row + 1 - len(column)))
-                column[row] = value
+        places, numbers = self._tables.setdefault(tuple(values), (array("q"), array("d")))
+        places.append(len(self._steps))
+        numbers.extend(values.values())
+        self._steps.append(event["step"])
+
+    @property
+    def names(self) -> list[str]:
+        """The metrics that it has."""
+        return sorted({name for names in self._tables for name in names})
+
+    def newest(self) -> tuple[Indices, Indices]:
+        """Return the steps in order, and the place of the newest record of each."""
+        steps, places = np.unique(np.asarray(self._steps)[::-1], return_index=True)
+        return steps, len(self._steps) - 1 - places
+
+    def values(self, name: str, places: Indices) -> Values:
+        """Return a metric in the records in these places; nan where it has no value."""
+        column = np.full(len(self._steps), nan)
+        for names, (known, numbers) in self._tables.items():
+            if name in names:
+                column[known] = np.asarray(numbers).reshape(-1, len(names))[:, names.index(name)]
+        return column[places]
 
     def _add_warning(self, event: dict[str, Any]) -> None:
         if event["repeated"]:
@@ -116,30 +122,33 @@ class RunReader:
         """
         run = self._up_to_now(job_id, read)
         with run.lock:
-            known = sorted(run.columns)
+            known = run.names
             wanted = known
             if names:
                 wanted = list(dict.fromkeys(one for name in names for one in _named(name, known)))
-            order = np.argsort(np.array(run.steps), kind="stable").tolist()
-            order = [row for row in order if run.steps[row] >= first_step]
+            steps, places = run.newest()
+            first = int(np.searchsorted(steps, first_step))
             return RunSeries(
                 last_seq=run.last_seq,
-                newest_step=max(run.steps, default=0),
+                newest_step=int(steps[-1]) if len(steps) else 0,
                 names=known,
-                sums={name: float(np.nansum(run.columns[name])) for name in _SUMMED if name in run.columns},
-                series=[thinned(name, run.steps, run.columns[name], order, points) for name in wanted],
+                sums={name: float(np.nansum(run.values(name, places))) for name in _SUMMED if name in known},
+                series=[
+                    thinned(name, steps[first:], run.values(name, places[first:]), points) for name in wanted
+                ],
             )
 
     def alarms(self, job_id: str, read: ReadEvents) -> list[Alarm]:
         """Return the warnings of a run by name."""
         run = self._up_to_now(job_id, read)
         with run.lock:
-            failed = run.columns.get("failed_episodes", array("d"))
-            lost = [run.steps[row] for row, count in enumerate(failed) if count > 0]
+            numbers, places = run.newest()
+            steps, columns = numbers.tolist(), {name: run.values(name, places) for name in run.names}
             found = list(run.alarms.values())
-            if lost:
-                found.append(_failed_episodes(lost, int(sum(count for count in failed if count > 0))))
-            return [*found, *idle_alarms(run.steps, run.columns), *entropy_alarms(run.steps, run.columns)]
+            failed = columns.get("failed_episodes", np.zeros(0))
+            if (failed > 0).any():
+                found.append(_failed_episodes(numbers[failed > 0].tolist(), int(np.nansum(failed))))
+            return [*found, *idle_alarms(steps, columns), *entropy_alarms(steps, columns)]
 
     def evaluations(self, job_id: str, read: ReadEvents) -> list[EvaluationEvent]:
         """Return the finished evaluations of a run, in order."""
@@ -180,21 +189,17 @@ def _named(pattern: str, known: Sequence[str]) -> Sequence[str]:
     return [name for name in known if found.fullmatch(name)]
 
 
-def thinned(
-    name: str, steps: Sequence[int], column: Sequence[float], order: Sequence[int], points: int
-) -> Series:
+def thinned(name: str, steps: Indices, values: Values, points: int) -> Series:
     """Return a metric's values by step; of each of `points / 2` stretches the smallest and the largest."""
-    rows = np.asarray(order)
-    rows = rows[rows < len(column)]
-    values = np.asarray(column)[rows]
     there = ~np.isnan(values)
-    rows, values = rows[there], values[there]
-    if len(rows) > points:
-        count = points // 2
-        edges = (np.arange(count + 1) * (2 * len(rows) / points)).astype(int)
-        stretches = [(start, end) for start, end in pairwise(edges.tolist()) if start < end]
-        ends = {start + int(values[start:end].argmin()) for start, end in stretches}
-        ends |= {start + int(values[start:end].argmax()) for start, end in stretches}
-        kept = sorted(ends | {0, len(rows) - 1})
-        rows, values = rows[kept], values[kept]
-    return Series(name=name, steps=np.asarray(steps)[rows].tolist(), values=values.tolist())
+    steps, values = steps[there], values[there]
+    if len(values) > points:
+        wide = ceil(2 * len(values) / points)
+        # Filled up with the last value, which the last stretch then has several times: its first counts.
+        stretches = np.pad(values, (0, -len(values) % wide), "edge").reshape(-1, wide)
+        begins = np.arange(0, len(values), wide)
+        ends = [begins + stretches.argmin(axis=1), begins + stretches.argmax(axis=1)]
+        kept = np.unique(np.concatenate([*ends, [0, len(values) - 1]]))
+        steps, values = steps[kept], values[kept]
+    # Each number was checked when it was recorded.
+    return Series.model_construct(name=name, steps=steps.tolist(), values=values.tolist())

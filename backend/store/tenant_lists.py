@@ -130,7 +130,7 @@ class TenantLists:
             written = labels.model_dump_json()
             connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(labels=written))
 
-    def bodies_after(self, job_id: str, seq: int, limit: int) -> list[tuple[int, float, str]]:
+    def bodies_after(self, job_id: str, seq: int, limit: int) -> Sequence[tuple[int, float, str]]:
         """Return number, time and JSON of the job's steps, warnings and evaluations after an event, in order.
 
         Raises:
@@ -145,7 +145,7 @@ class TenantLists:
                 .order_by(events.c.seq)
                 .limit(limit)
             )
-            return [(row.seq, row.time, row.body) for row in connection.execute(query)]
+            return connection.execute(query).tuples().all()
 
 
 def _matches(query: JobQuery, row: Row[Any]) -> bool:

@@ -1,5 +1,7 @@
 // Builds the page's elements. Text from the service only ever becomes text nodes and plain attributes.
 
+import { STATES, whole } from "./format.js";
+
 const PROPERTIES = new Set(["checked", "disabled", "value", "hidden", "open", "indeterminate"]);
 
 export function h(tag, attributes, ...children) {
@@ -40,6 +42,14 @@ export const scroll = (label, ...children) => h("div", { class: "scroll", tabind
 export const table = (label, heads, rows) => scroll(label, h("table", null,
   h("thead", null, h("tr", null, heads.map((name) => h("th", { scope: "col" }, name)))), h("tbody", null, rows)));
 export const cells = (...values) => h("tr", null, values.map((value) => h("td", null, value)));
+
+export const state = (name) => h("span", { class: `state ${name}` }, STATES[name] ?? name);
+
+export function progress(step, steps) {
+  return h("div", { class: "progress" },
+    h("progress", { max: steps || 1, value: step, "aria-label": `step ${step} of ${steps}` }),
+    h("span", { class: "small" }, `${whole(step)} / ${whole(steps)}`));
+}
 
 let toastTimer;
 

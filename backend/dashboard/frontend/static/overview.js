@@ -1,8 +1,8 @@
 // All jobs of the tenant: what runs, what waits and why, and which need a look.
 
 import { get, job, post } from "./api.js";
-import { canAct, h, redraw, replace, scroll, toast } from "./dom.js";
-import { FINAL, STATES, ago, duration, number, whole, words } from "./format.js";
+import { canAct, h, progress, redraw, replace, scroll, state, toast } from "./dom.js";
+import { FINAL, ago, duration, number, whole, words } from "./format.js";
 import { drawSlots } from "./slots.js";
 
 const REFRESH_MS = 3000;
@@ -140,14 +140,6 @@ function archive(one, draw) {
     }
   };
   return h("button", { type: "button", class: "plain small", id: `archive-${one.job_id}`, onclick: set }, one.labels.archived ? "Restore" : "Archive");
-}
-
-export const state = (name) => h("span", { class: `state ${name}` }, STATES[name] ?? name);
-
-export function progress(step, steps) {
-  return h("div", { class: "progress" },
-    h("progress", { max: steps || 1, value: step, "aria-label": `step ${step} of ${steps}` }),
-    h("span", { class: "small" }, `${whole(step)} / ${whole(steps)}`));
 }
 
 function health(view_) {

@@ -3,13 +3,12 @@
 import { get, job, post } from "./api.js";
 import { Chart } from "./chart.js";
 import { checkpointTable } from "./checkpoints.js";
-import { canAct, confirmed, fill, h, problem, replace, scroll, toast } from "./dom.js";
+import { canAct, confirmed, fill, h, problem, progress, replace, scroll, state, toast } from "./dom.js";
 import { differences, flat } from "./differences.js";
 import { FINAL, clock, duration, money, number, percent, whole, words } from "./format.js";
 import { NAMES, STEPS, gantt } from "./gantt.js";
 import { follow } from "./live.js";
 import { ADVICE, ALWAYS, CHARTS, explained, namesOf } from "./metrics.js";
-import { progress, state } from "./overview.js";
 import { steeringForm } from "./steering.js";
 
 // Only what is drawn at once: a long run has a hundred metrics.
