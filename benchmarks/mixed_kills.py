@@ -77,7 +77,10 @@ def measure() -> list[Figure]:
 def strike(
     running: Service, drawn: random.Random, kills: Counter[str], ended: Callable[[], bool] | None = None
 ) -> None:
-    """Wait a random while, and kill one process of the kind that was killed least, unless all has `ended`."""
+    """Wait a random while, and kill one process of the kinds that were killed least, unless all has `ended`.
+
+    If there is none at the moment, nothing is killed: a pool only comes up when all others are left alone.
+    """
     time.sleep(drawn.uniform(_SHORTEST_GAP_SECONDS, _LONGEST_GAP_SECONDS))
     if kills.total() >= KILLS if ended is None else ended():
         return
@@ -90,10 +93,11 @@ def strike(
         for kind, matches in VICTIMS.items():
             if matches(words):
                 found.setdefault(kind, []).append(process.pid)
-    if not found:
+    least = min(kills[kind] for kind in VICTIMS)
+    candidates = sorted(kind for kind in found if kills[kind] <= least + 1)
+    if not candidates:
         return
-    least = min(kills[kind] for kind in found)
-    kind = drawn.choice(sorted(kind for kind in found if kills[kind] <= least + 1))
+    kind = drawn.choice(candidates)
     try:
         os.kill(drawn.choice(sorted(found[kind])), signal.SIGKILL)
     except ProcessLookupError:

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from typing import Any
 from backend.admission.check_places import CheckPlaces
 from backend.admission.facts import Checked, ModelCatalog
 from backend.admission.request_bounds import refuse_many_images
+from backend.processes import quick_start
 from backend.processes.bounded_pipes import communicate
 from backend.processes.children import waited_seconds
 from backend.processes.foreign_code import environment_for_packs
@@ -207,7 +207,7 @@ class Preflight:
             "trained": list(trained),
         }
         child = subprocess.Popen(
-            [sys.executable, "-m", "backend.admission.preflight_child"],
+            quick_start.command("backend.admission.preflight_child"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -29,6 +29,7 @@ from backend.catalog.models import without_folder
 from backend.config import ServiceConfig, load_config
 from backend.external.environment_tokens import adopt_folder
 from backend.processes import children as processes
+from backend.processes import quick_start
 from backend.processes.ends import wait_for_end
 from backend.processes.guardian import guarded
 from backend.scheduler.cluster_door import require_cluster
@@ -73,7 +74,7 @@ _SETTLED_SECONDS = 1.0
 _STOP_SECONDS = 10.0
 _MOST_FAILED_STARTS = 5
 
-_SCHEDULER_COMMAND = (sys.executable, "-m", "backend.scheduler.scheduler_host")
+_SCHEDULER_COMMAND = quick_start.command("backend.scheduler.scheduler_host")
 
 
 Role = Literal["all", "gateway", "scheduler"]
@@ -126,7 +127,7 @@ def serve(
             parts["scheduler"] = RestartedPart("scheduler", scheduler_command, mark, log, hangs=silent.hangs)
         if listener is not None:
             port = listener.fileno()
-            command = (sys.executable, "-m", "backend.gateway", str(port))
+            command = quick_start.command("backend.gateway", str(port))
             log = data_folder.log_file(config, "gateway")
             parts["gateway"] = RestartedPart("gateway", command, mark, log, (port,), hangs=probe.hangs)
         greeting = Greeting(

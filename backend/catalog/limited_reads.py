@@ -169,5 +169,10 @@ _CALLS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Answer questions until their end."""
     answer_questions(_answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import TypeVar
 
 from backend.fairness.fair_places import FairPlaces, Hold
 from backend.fairness.turns import Turns
+from backend.processes import quick_start
 from backend.processes.foreign_code import environment_for_packs
 from backend.settings.gateway_limits import GatewayLimits
 from tinkergym.errors import InternalServiceError, TinkerGymError, TooManyRequestsError
@@ -109,7 +109,7 @@ class ServiceEvaluations:
     async def _played(self, tenant_id: str, question: dict[str, object]) -> AsyncGenerator[bytes, None]:
         async with self._turns.taken(tenant_id):
             child = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "backend.evaluations.evaluation_child"),
+                *quick_start.command("backend.evaluations.evaluation_child"),
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=DEVNULL,

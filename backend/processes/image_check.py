@@ -60,8 +60,13 @@ def _answer(question: bytes) -> bytes:
     return json.dumps(found).encode()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Answer questions until their end."""
     from PIL import Image
 
     Image.init()  # Its limit of memory begins after the imports.
     answer_questions(_answer)
+
+
+if __name__ == "__main__":
+    main()

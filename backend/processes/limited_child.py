@@ -20,6 +20,7 @@ from typing import IO, Literal
 
 import psutil
 
+from backend.processes import quick_start
 from backend.processes.children import MARK_VARIABLE
 
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "LD_LIBRARY_PATH", MARK_VARIABLE)
@@ -55,7 +56,7 @@ class LimitedChild:
     """Asks a child one question after the other. Thread-safe; a question's deadline begins at its turn."""
 
     def __init__(self, module: str, limits: ChildLimits) -> None:
-        """Use `python -m module`, which must call `answer_questions`."""
+        """Start the module, whose `main` must call `answer_questions`."""
         self._module, self._limits = module, limits
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
@@ -94,7 +95,7 @@ class LimitedChild:
     def _started(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [
-                *(sys.executable, "-m", self._module),
+                *quick_start.command(self._module),
                 *(str(self._limits.cpu_seconds), str(self._limits.memory_bytes)),
             ],
             stdin=subprocess.PIPE,

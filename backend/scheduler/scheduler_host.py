@@ -46,7 +46,7 @@ _CORE_PROCESSES = ("gcs_server", "raylet")
 """Processes without which Ray is dead, although its driver would only notice after a minute."""
 
 
-def main() -> int:
+def _main() -> int:
     """Run until a signal arrives, Ray dies or the parent process is gone."""
     log_to_host()
     config = ServiceConfig.from_environment()
@@ -153,8 +153,13 @@ def _core_processes() -> list[psutil.Process]:
     return [child for child in children if child.name() in _CORE_PROCESSES]
 
 
-if __name__ == "__main__":
-    status = main()
+def main() -> None:
+    """Run until the service ends, and end the process."""
+    status = _main()
     # Not sys.exit: Ray's own shutdown would wait for processes that are already gone.
     logging.shutdown()
     os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

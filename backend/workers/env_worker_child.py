@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import subprocess
-import sys
 
 import psutil
 
 from backend.config import ServiceConfig
 from backend.episodes.env_worker_end import EnvWorkerFiles, WorkerRemains
+from backend.processes import quick_start
 from backend.processes.foreign_code import environment_for_packs
 from backend.processes.memory import resident_bytes
 
@@ -26,7 +26,7 @@ class EnvWorkerChild:
     def __init__(self, config: ServiceConfig, worker_id: str) -> None:
         self._config, self._worker_id = config, worker_id
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "backend.workers.env_worker_process"],
+            quick_start.command("backend.workers.env_worker_process"),
             stdin=subprocess.PIPE,
             env=environment_for_packs(config.environment_variables),
             start_new_session=True,

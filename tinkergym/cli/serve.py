@@ -72,7 +72,7 @@ def run_service_program(module: str, arguments: list[str]) -> None:
         )
     sys.stdout.flush()
     json_output.hand_back()
-    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
+    os.execv(sys.executable, [sys.executable, "-m", "backend.processes.quick_start", module, *arguments])
 
 
 def _installed(name: str) -> bool:

@@ -29,7 +29,8 @@ def answer(question):
         print("something", flush=True)
     return f"{os.getpid()} {os.environ.get('AWS_SECRET')}".encode()
 
-answer_questions(answer)
+def main():
+    answer_questions(answer)
 """
 AMPLE = ChildLimits(cpu_seconds=1, memory_bytes=2**28, wall_seconds=60.0)
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="not every system limits memory")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -15,6 +14,7 @@ import pytest
 
 from backend.catalog.models import load_renderer_bundle, resolve_model
 from backend.config import ServiceConfig
+from backend.processes import quick_start
 from backend.store.store import Store
 from backend.store.uploads import Uploads
 from tests.leftovers import belonging_to
@@ -51,7 +51,7 @@ class Host:
         # A test may start it again, for those that come after.
         with belonging_to("module"), self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "backend.scheduler.scheduler_host"],
+                quick_start.command("backend.scheduler.scheduler_host"),
                 env={**os.environ, **self.config.environment(), "CANARY_KEY": "1", "PACK_KEY": "1"},
                 stdout=output,
                 stderr=output,
