@@ -35,6 +35,7 @@ from backend.gateway.host_check import HostCheck
 from backend.gateway.request_limits import RequestLimits
 from backend.gateway.session_cookie import SessionCookie
 from backend.gateway.wiring import GatewayParts
+from backend.network.answers_at_stop import AnswersAtStop
 from backend.openai_api import routes_chat, routes_names, routes_sessions, routes_text
 from backend.openai_api.program_sessions import ProgramSessions
 
@@ -150,4 +151,5 @@ def create_app(parts: GatewayParts) -> FastAPI:
     app.add_middleware(HostCheck, names=[parts.config.host, *parts.config.host_names])
     app.add_middleware(RequestLimits, limits=parts.config.limits)
     app.add_middleware(SessionCookie)
+    app.add_middleware(AnswersAtStop, answer=error_responses.error_response)
     return app

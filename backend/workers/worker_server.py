@@ -25,6 +25,7 @@ from backend import worker_url
 from backend.engines.protocol import Deliver
 from backend.fairness.fair_places import FairPlaces, Hold
 from backend.lines_response import LinesResponse
+from backend.network.answers_at_stop import AnswersAtStop
 from backend.network.quiet_server import QuietServer
 from tinkergym.errors import (
     AuthenticationError,
@@ -79,7 +80,7 @@ class WorkerServer:
             for (method, path), handler in handlers.items()
         ]
         config = uvicorn.Config(
-            Starlette(routes=routes),
+            AnswersAtStop(Starlette(routes=routes)),
             lifespan="off",
             access_log=False,
             log_level="warning",

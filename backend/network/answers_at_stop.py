@@ -1,0 +1,48 @@
+"""A 503 for each request that a server cannot finish, because it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tinkergym.errors import ServiceUnavailableError
+
+
+def _answer(error: ServiceUnavailableError, _path: str) -> Response:
+    return JSONResponse({"error": error.to_wire()}, status_code=error.http_status)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersAtStop:
+    """Wraps an application, outside of everything else.
+
+    uvicorn cancels what its grace does not suffice for, and would answer a bare 500: clients took it for a
+    fault and gave up, where they wait patiently for a service that comes back.
+    """
+
+    app: ASGIApp
+    answer: Callable[[ServiceUnavailableError, str], Response] = _answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        started = False
+
+        async def noting(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noting)
+        except asyncio.CancelledError:
+            if started or scope["type"] != "http":
+                raise
+            error = ServiceUnavailableError(
+                f"the service stopped before {scope['method']} {scope['path']} was answered",
+                hint="try again when it is back",
+            )
+            await self.answer(error, scope["path"])(scope, receive, send)
