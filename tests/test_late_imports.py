@@ -32,6 +32,7 @@ DOORS = {
     ("backend/scheduler/cluster_door.py", "ray._private"),
     ("backend/scheduler/cluster_host.py", "backend.scheduler"),  # Ray
     ("backend/scheduler/cluster_host.py", "backend.scheduler.ray_nodes"),  # Ray
+    ("backend/processes/image_check.py", "PIL"),  # of its child alone
     ("backend/scheduler/scheduler_host.py", "backend.scheduler"),  # Ray
     ("backend/scheduler/ray_start.py", "ray"),
     ("backend/scheduler/ray_start.py", "ray._private"),
