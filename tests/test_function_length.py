@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+from scripts.statements import statements
+
 ROOT = Path(__file__).parents[1]
 MOST_LINES = 60
 """Without its docstring."""
@@ -14,7 +16,7 @@ def lengths():
         *ROOT.glob("backend/**/*.py"),
         *ROOT.glob("envs/*/tinkergym_*/**/*.py"),
     ]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in statements(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 documented = ast.get_docstring(node, clean=False) is not None
                 text = node.body[0].end_lineno - node.body[0].lineno + 1 if documented else 0

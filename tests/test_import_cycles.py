@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.statements import statements
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -17,7 +19,7 @@ def _modules(package: str) -> dict[str, Path]:
 
 
 def _imported(file: Path, modules: dict[str, Path]) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in statements(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:

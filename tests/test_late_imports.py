@@ -1,7 +1,10 @@
 """Imports inside functions: only at these doors of what is slow to load, or may not be installed."""
 
 import ast
+import re
 from pathlib import Path
+
+from scripts.statements import statements
 
 ROOT = Path(__file__).parents[1]
 DOORS = {
@@ -44,9 +47,12 @@ DOORS = {
 
 def late_imports(file):
     """Yield the modules that functions of a file import."""
-    for function in ast.walk(ast.parse(file.read_text())):
+    text = file.read_text()
+    if not re.search(r"^ +(from|import) ", text, re.MULTILINE):
+        return
+    for function in statements(ast.parse(text)):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            for node in ast.walk(function):
+            for node in statements(function):
                 if isinstance(node, ast.ImportFrom):
                     yield node.module
                 elif isinstance(node, ast.Import):
