@@ -22,7 +22,7 @@ from tinkergym.testing.faults import FAULTS, make_fault
 from tinkergym.trajectory.trajectory import StopReason
 
 RENDERERS = {name: Renderer.from_bundle(family_bundle(name)) for name in ("qwen", "llama", "mistral")}
-EPISODES = 300
+EPISODES = 150
 
 
 class Thinking:
