@@ -117,7 +117,9 @@ def test_leaves_room_at_pool_beside_waiting_calls_of_one_policy(gateway, client,
     pool = start_pool("pool-1")
 
     async def ask_all():
-        async with httpx.AsyncClient(base_url=client.base_url, headers=client.headers, timeout=30) as asking:
+        async with httpx.AsyncClient(
+            base_url=client.base_url, headers=client.headers, timeout=30, verify=False
+        ) as asking:
             wanted = (asking.get(f"{calls}/1", params={"wait_seconds": 0.3}) for _ in range(45))
             return await asyncio.gather(*wanted)
 
