@@ -112,9 +112,11 @@ def found():
     splits, joins, makes = Counter(), Counter(), Counter()
     for name, tree in modules():
         for node in ast.walk(tree):
-            splits[name] += is_split(node)
-            joins[name] += joins_id(node)
-            makes[name] += makes_id(node)
+            if isinstance(node, ast.Call):
+                splits[name] += is_split(node)
+            elif isinstance(node, ast.JoinedStr):
+                joins[name] += joins_id(node)
+                makes[name] += makes_id(node)
     return +splits, +joins, +makes
 
 
