@@ -85,7 +85,8 @@ def test_reads_weights_repeatedly_even_after_a_reader_was_killed(tmp_path, devic
         opening = share_in_file(tensors, tmp_path / "weights")
     else:
         memory, opening = share_on_device(tensors, torch.device(device))
-    for _ in range(2):
+
+    def read_and_be_killed():
         with subprocess.Popen(
             [sys.executable, "-c", READER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as reader:
@@ -94,7 +95,12 @@ def test_reads_weights_repeatedly_even_after_a_reader_was_killed(tmp_path, devic
                 reader.stdin.flush()
                 assert reader.stdout.readline().strip() == weights_sha256(FullWeights(tensors=tensors))
             reader.kill()
-    if memory is not None:
+
+    read_and_be_killed()
+    if memory is None:
+        same_bits(open_weights(opening), tensors)  # a file, which this process may open, too
+    else:
+        read_and_be_killed()
         taken = torch.cuda.memory_allocated()
         size = memory.nbytes
         del memory
