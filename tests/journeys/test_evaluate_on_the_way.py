@@ -138,7 +138,17 @@ def test_plays_every_row_of_split_once_and_states_overlap(client):
     assert [one.name for one in warned if one.name.startswith("evaluation")] == ["evaluation_overlaps"]
 
 
-@pytest.mark.parametrize(("settings", "rows"), [({"episodes": 8}, 8), ({"samples": 2, "episodes": None}, 40)])
+@pytest.mark.parametrize(
+    ("settings", "rows"),
+    [
+        ({"episodes": 8}, 8),
+        pytest.param(
+            {"samples": 2, "episodes": None},
+            40,
+            marks=pytest.mark.full("160 episodes; the test above plays all rows"),
+        ),
+    ],
+)
 def test_plays_stated_number_of_rows_without_replacement(client, settings, rows):
     PLAYED.clear()
     held_out = tg.EvaluateEvery(1, split="test", temperature=1.0, **settings)
