@@ -93,6 +93,7 @@ def test_takes_up_the_job_of_a_killed_client(client, tmp_path):
 def test_trains_by_a_script_of_its_own(service, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     source = (EXAMPLES / "any_gym_script.py").read_text().replace("steps=10", "steps=2")
+    source = source.replace("groups_per_step=4", "groups_per_step=1")
     (tmp_path / "script.py").write_text(source)
     runpy.run_path(str(tmp_path / "script.py"), run_name="__main__")
     assert "trained; continue with" in capsys.readouterr().out
@@ -101,12 +102,12 @@ def test_trains_by_a_script_of_its_own(service, monkeypatch, tmp_path, capsys):
 def test_runs_the_first_example_to_its_report(service, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     source = (EXAMPLES / "tictactoe.py").read_text().replace("steps=100", "steps=2")
-    source = source.replace("groups_per_step=16", "groups_per_step=2").replace("episodes=200", "episodes=20")
+    source = source.replace("groups_per_step=16", "groups_per_step=1").replace("episodes=200", "episodes=4")
     (tmp_path / "example.py").write_text(source)
     runpy.run_path(str(tmp_path / "example.py"), run_name="__main__")
     shown = capsys.readouterr().out
     for part in (
-        "held-out seeds: 20",
+        "held-out seeds: 4",
         "One game of the trained policy",
         "tinkergym play board/TicTacToeVs-v0",
     ):
