@@ -56,14 +56,14 @@ def streamed(tokenizer, ids, size):
 @pytest.mark.parametrize("size", [1, 3, 20])
 def test_returns_the_text_of_all_tokens_in_parts(tokenizer, size):
     drawn = random.Random(size)
-    for _ in range(40):
+    for _ in range(200):
         text = "".join(drawn.choices(LETTERS, k=30)) + "."
         assert streamed(tokenizer, ids_of(tokenizer, text.encode()), size) == text
 
 
 def test_returns_bytes_of_no_character_as_the_whole_text_does(tokenizer):
     drawn = random.Random(1)
-    for size in (1, 3, 20) * 20:
+    for size in (1, 3, 20) * 100:
         ids = ids_of(tokenizer, drawn.randbytes(60) + b" end of it")
         if tokenizer.token_to_id("<0x80>") is None:
             assert streamed(tokenizer, ids, size) == tokenizer.decode(ids)
