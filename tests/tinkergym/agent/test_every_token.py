@@ -74,7 +74,7 @@ def violations(renderer, plans, make_env):
     return found, reasons
 
 
-def test_misplaces_no_token_in_hundreds_of_random_episodes():
+def test_misplaces_no_token_in_many_random_episodes():
     environments = playable()
     assert {"bandit/Bandit-v0", "board/TicTacToeVs-v0", "math/Arithmetic-v0"} <= set(environments)
     cases = list(itertools.product(RENDERERS, ("keep", "drop"), environments))
