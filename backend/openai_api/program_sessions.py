@@ -69,7 +69,6 @@ class _JobSessions:
         self.ready: SimpleQueue[OpenedSession] = SimpleQueue()
         self._lock = threading.Lock()
         self._taken = self._wanted = 0
-        self.stop = threading.Event()
         self.failure: Exception | None = None
         self._worker = RolloutWorker(
             HttpRolloutTransport(self._connection, Routes.of_gateway(job_id)),
@@ -85,6 +84,10 @@ class _JobSessions:
     def is_over(self) -> bool:
         """Whether its worker has ended, with the job or by an error."""
         return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Let its worker end soon."""
+        self._worker.stop()
 
     def next(self, seconds: float) -> OpenedSession:
         """Return a session that no program has; it is waited for.
@@ -133,7 +136,7 @@ class _JobSessions:
 
     def _run(self) -> None:
         try:
-            self._worker.run(self.stop)
+            self._worker.run()
         except TinkerGymError as error:
             self.failure = error
         except Exception as error:  # The edge of a thread: the next request gets the error.
@@ -182,5 +185,5 @@ class ProgramSessions:
         """End all of them; their episodes are issued again."""
         with self._lock:
             for job in self._jobs.values():
-                job.stop.set()
+                job.stop()
             self._jobs.clear()

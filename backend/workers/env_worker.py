@@ -23,16 +23,18 @@ from tinkergym.trajectory.trajectory import Trajectory
 _RESETS_PER_DEADLINE = 10
 
 
-class _HidingTransport(HttpRolloutTransport):
+class HidingTransport(HttpRolloutTransport):
     """Submits results without what their owner may not see."""
 
     def __init__(
         self, connection: Connection, routes: Routes, hide: Callable[[Trajectory], Trajectory]
     ) -> None:
+        """Use `connection`, which the caller closes, and apply `hide` to each trajectory."""
         super().__init__(connection, routes)
         self._hide = hide
 
     def submit(self, request: SubmitRequest) -> SubmitReply:
+        """Submit results. When this returns they are durable."""
         results = [
             result.model_copy(update={"trajectories": [self._hide(one) for one in result.trajectories]})
             for result in request.results
@@ -50,9 +52,8 @@ def run_env_worker(
     stall_seconds: float,
     make_env: MakeEnv = make_playable,
     hide: Callable[[Trajectory], Trajectory] = lambda trajectory: trajectory,
-    stop: threading.Event | None = None,
 ) -> None:
-    """Lease, play and submit episodes until `stop` is set.
+    """Lease, play and submit episodes, as a rule for as long as this process lives.
 
     The process is ended when an environment blocks the interpreter for `stall_seconds`, and leaves in
     `run_dir` which episodes were in a call.
@@ -66,21 +67,19 @@ def run_env_worker(
         stall_seconds: How long an environment may block the interpreter.
         make_env: Creates environments.
         hide: Removes from a trajectory what its owner may not see of this machine.
-        stop: Ends it.
     """
-    stop = stop or threading.Event()
     files = EnvWorkerFiles(run_dir, worker_id)
     files.create()
     end_on_stall(files.trace, stall_seconds)
     connection = Connection(url, token=token)
     worker = RolloutWorker(
-        _HidingTransport(connection, Routes.of_pool(worker_id=worker_id), hide),
+        HidingTransport(connection, Routes.of_pool(worker_id=worker_id), hide),
         make_env=make_env,
         max_episodes=max_episodes,
         register=CallRegister(files.calls),
         worker_id=worker_id,
     )
-    worker.run(stop)
+    worker.run()
 
 
 def end_on_stall(trace: Path, seconds: float) -> None:

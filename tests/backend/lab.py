@@ -187,15 +187,14 @@ class Lab(WatchedJobs):
 
     def play_on(self, job_id: str) -> None:
         """Play until the job has ended."""
-        stop = threading.Event()
         transport = _AsThroughTheGateway(self.connection, Routes.of_pool(job_id), lambda: self.state(job_id))
         worker = RolloutWorker(transport, make_env=make_playable)
-        thread = threading.Thread(target=worker.run, args=(stop,))
+        thread = threading.Thread(target=worker.run)
         thread.start()
         try:
             self.until(job_id, lambda: self.state(job_id).final)
         finally:
-            stop.set()
+            worker.stop()
             thread.join()
 
     def that_learn_the_same(

@@ -35,8 +35,10 @@ _MOST_RENDERERS = 16
 """Each holds a tokenizer, several megabytes; jobs bring chat templates of their own."""
 _LONGEST_WAIT_SECONDS = 10.0
 _FIRST_WAIT_SECONDS = 1.0
-_POLL_SECONDS = 0.25
-"""How long a stop may go unnoticed."""
+_POLL_SECONDS = 60.0
+"""Whatever happens wakes the player; this only bounds one wait."""
+_LAST_POLL_SECONDS = 0.25
+"""The same once the job has ended and the last results are submitted, which may fail without a word."""
 _MOST_PER_SUBMIT = 256
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.25, 5.0
 _LAST_SUBMIT_SECONDS = 5.0
@@ -107,7 +109,9 @@ class RolloutWorker:
         """Each with the renderers of its episodes."""
         self._results: deque[EpisodeResult] = deque()
         self._submitting = False
-        self._final = self._ended = self._met = False
+        self._stopped = self._final = self._ended = self._met = False
+        self._wake: Callable[[], None] = lambda: None
+        """Makes the caller's thread look."""
         self._told: set[str] = set()
         """What the user has been told about waiting."""
         self.left = threading.Event()
@@ -120,8 +124,13 @@ class RolloutWorker:
             self._max_episodes = episodes
             self._changed.notify_all()
 
-    def run(self, stop: threading.Event) -> None:
-        """Work until the job has ended or `stop` is set. Unfinished episodes are left to other workers.
+    def stop(self) -> None:
+        """Let `run` return soon, or at once if it is called later. Callable from any thread."""
+        self._stopped = True
+        self._wake()
+
+    def run(self) -> None:
+        """Work until the job has ended or `stop` is called. Unfinished episodes are left to other workers.
 
         Raises:
             TinkerGymError: The service refuses this worker. An outage does not raise.
@@ -134,10 +143,11 @@ class RolloutWorker:
             register=self._register,
             recorder=self._recorder,
         )
-        self._start_thread("lease", partial(self._keep_leases, player.wake), player.wake)
-        submitter = self._start_thread("submit", self._submit_results, player.wake)
+        self._wake = player.wake
+        self._start_thread("lease", self._keep_leases)
+        submitter = self._start_thread("submit", self._submit_results)
         try:
-            self._drive(player, stop, submitter)
+            self._drive(player, submitter)
         finally:
             with self._changed:
                 self._ended = True
@@ -158,10 +168,10 @@ class RolloutWorker:
 
     # --- the caller's thread: episodes ---
 
-    def _drive(self, player: EpisodePlayer, stop: threading.Event, submitter: threading.Thread) -> None:
-        while not stop.is_set() and self._failure is None:
+    def _drive(self, player: EpisodePlayer, submitter: threading.Thread) -> None:
+        while not self._stopped and self._failure is None:
             self._take_replies(player)
-            finished = player.poll(_POLL_SECONDS)
+            finished = player.poll(_LAST_POLL_SECONDS if self._final else _POLL_SECONDS)
             with self._changed:
                 for result in finished:
                     self._playing.discard(result.lease_id)
@@ -199,7 +209,7 @@ class RolloutWorker:
 
     # --- leases ---
 
-    def _keep_leases(self, wake: Callable[[], None]) -> None:
+    def _keep_leases(self) -> None:
         while True:
             with self._changed:
                 # Without a free place, leases are renewed in time and nothing else is requested.
@@ -228,7 +238,7 @@ class RolloutWorker:
                 self._remember(_lost_as_groups(reply, self._groups), renderers)
                 self._final = reply.job_state.final
                 idle = not reply.episodes and not reply.lost
-            wake()
+            self._wake()
             if self._final:
                 return
             if idle and free:
@@ -293,6 +303,8 @@ class RolloutWorker:
                 with self._changed:
                     self._submitting = False
                     self._changed.notify_all()
+                if self._final:
+                    self._wake()
 
     def _submit(self, batch: Sequence[EpisodeResult], most: int) -> int:
         """Submit a batch; return how many results the next one may have."""
@@ -339,9 +351,7 @@ class RolloutWorker:
         with self._changed:
             return self._changed.wait_for(lambda: self._ended, timeout=seconds)
 
-    def _start_thread(
-        self, name: str, loop: Callable[[], None], wake: Callable[[], None]
-    ) -> threading.Thread:
+    def _start_thread(self, name: str, loop: Callable[[], None]) -> threading.Thread:
         def guarded() -> None:
             try:
                 loop()
@@ -352,7 +362,7 @@ class RolloutWorker:
                     if self._ended or self._final:
                         return
                     self._failure = self._failure or error
-                wake()
+                self._wake()
 
         # A daemon: a program that ends does not wait for a service.
         thread = threading.Thread(target=guarded, name=f"tinkergym-{name}", daemon=True)

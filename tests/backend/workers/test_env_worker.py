@@ -18,7 +18,8 @@ from backend.episodes.job_board import MOST_WORKER_DEATHS
 from backend.machine_paths import MachinePaths
 from backend.worker_url import any_port, unix_url
 from backend.workers.endpoint import PoolEndpoint
-from backend.workers.env_worker import run_env_worker
+from backend.workers.env_worker import HidingTransport
+from backend.episodes.env_worker_end import EnvWorkerFiles
 from tests.backend.lab import TOKEN
 from tests.backend.workers.broken_environment import make_broken
 from tinkergym.agent.renderer import Renderer
@@ -159,7 +160,7 @@ def test_plays_by_a_worker_over_http(expected, pool):
         worker = RolloutWorker(
             HttpRolloutTransport(connection, Routes.of_pool()), make_env=make_environment, max_episodes=5
         )
-        worker.run(threading.Event())
+        worker.run()
     assert service.results == expected
 
 
@@ -185,26 +186,18 @@ def test_plays_by_an_environment_worker_in_ray_actor(expected, pool):
 
 
 @pytest.mark.parametrize("pool", ["unix"], indirect=True)
-def test_hands_in_environments_errors_without_the_services_folders(pool, tmp_path, monkeypatch):
+def test_hands_in_environments_errors_without_the_services_folders(pool, tmp_path):
     service, url = pool
-    # It would end this process.
-    monkeypatch.setattr("backend.workers.env_worker.end_on_stall", lambda *_: None)
-    stop, paths = threading.Event(), MachinePaths(ServiceConfig(data_dir=tmp_path))
-    facts = {"url": url, "token": TOKEN, "worker_id": "w", "run_dir": tmp_path, "stall_seconds": 60.0}
-    worker = threading.Thread(
-        target=run_env_worker,
-        kwargs={
-            **facts,
-            "max_episodes": 8,
-            "make_env": make_broken,
-            "hide": paths.hidden_in_trajectory,
-            "stop": stop,
-        },
-    )
-    worker.start()
-    assert service.all_done.wait(60)
-    stop.set()
-    worker.join()
+    hide = MachinePaths(ServiceConfig(data_dir=tmp_path)).hidden_in_trajectory
+    with Connection(url, token=TOKEN) as connection:
+        worker = RolloutWorker(
+            HidingTransport(connection, Routes.of_pool(worker_id="w"), hide), make_env=make_broken
+        )
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        assert service.all_done.wait(60)
+        worker.stop()
+        thread.join()
     errors = {trajectory.error for trajectory in service.results.values()}
     assert any('File "tests/backend/workers/broken_environment.py"' in error for error in errors)
     assert not [error for error in errors if str(Path(__file__).parents[3]) in error]

@@ -269,7 +269,7 @@ def test_hands_in_whole_group_also_after_too_large_request():
             return super().score_group(members)
 
     service = Narrow([grouped(i) for i in range(4 * SIZE)])
-    RolloutWorker(service, make_env=lambda _: Counted()).run(threading.Event())
+    RolloutWorker(service, make_env=lambda _: Counted()).run()
     assert len(service.accepted) == 4 * SIZE
     assert service.submissions == [SIZE] * 4
 
@@ -284,16 +284,14 @@ def test_gives_up_whole_group_when_one_lease_is_lost():
             return 0.0
 
     service = Service([grouped(i) for i in range(SIZE)])
-    stop = threading.Event()
-    worker = threading.Thread(
-        target=RolloutWorker(service, make_env=lambda _: Held()).run, args=(stop,), daemon=True
-    )
-    worker.start()
+    worker = RolloutWorker(service, make_env=lambda _: Held())
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
     assert begun.wait(60)
     with service.changed:
         service.lost.add("lease-2")
         service.changed.notify_all()
     service.wait_for(lambda: service.leases and service.leases[-1].renew == [])
-    stop.set()
-    worker.join(60)
+    worker.stop()
+    thread.join(60)
     assert service.accepted == []

@@ -114,7 +114,7 @@ class Service:
 
 
 def work(service, **settings):
-    RolloutWorker(service, make_env=lambda reference: Echo(), **settings).run(threading.Event())
+    RolloutWorker(service, make_env=lambda reference: Echo(), **settings).run()
 
 
 def test_plays_everything_and_returns_when_the_job_has_ended():
@@ -148,7 +148,7 @@ def test_never_holds_more_episodes_than_allowed():
             playing.discard(self)
             return 1.0
 
-    RolloutWorker(service, make_env=lambda reference: Counting(), max_episodes=3).run(threading.Event())
+    RolloutWorker(service, make_env=lambda reference: Counting(), max_episodes=3).run()
     assert len(service.accepted) == 20
     assert max(most) <= 3
     assert max(request.max_episodes for request in service.leases) == 3
@@ -217,7 +217,7 @@ class Gate:
 def test_drops_lost_episode_and_continues_the_others():
     gate = Gate("lease-0")
     service = Service([episode(i, lease_seconds=0.3) for i in range(3)], sampler=gate)
-    with running(service) as stop:
+    with running(service) as worker:
         service.wait_for(lambda: len(service.accepted) == 2)
         assert gate.asked.wait(60)
         with service.changed:
@@ -229,49 +229,49 @@ def test_drops_lost_episode_and_continues_the_others():
         service.waiting.append(episode(7))
         service.unfinished = {"lease-7"}
         service.wait_for(lambda: len(service.accepted) == 3)
-        stop.set()
+        worker.stop()
     assert sorted(r.trajectory.seed for r in service.accepted) == [1, 2, 7]
 
 
 def test_renews_leases_while_episodes_are_played_and_not_after():
     gate = Gate("lease-0")
     service = Service([episode(0, lease_seconds=0.3), episode(1, lease_seconds=0.3)], sampler=gate)
-    with running(service, max_episodes=2) as stop:
+    with running(service, max_episodes=2) as worker:
         service.wait_for(lambda: [r.trajectory.seed for r in service.accepted] == [1])
         service.wait_for(lambda: service.leases[-1].renew == ["lease-0"])
         gate.release()
         service.wait_for(lambda: not service.unfinished)
-        stop.set()
+        worker.stop()
 
 
 def test_only_renews_as_a_full_worker():
     gate = Gate("lease-0")
     service = Service([episode(0, lease_seconds=3.0), episode(1, lease_seconds=3.0)], sampler=gate)
-    with running(service, max_episodes=1) as stop:
+    with running(service, max_episodes=1) as worker:
         service.wait_for(lambda: (0, ["lease-0"]) in [(r.max_episodes, r.renew) for r in service.leases])
         assert len(service.waiting) == 1
         gate.release()
         service.wait_for(lambda: len(service.accepted) == 2)
-        stop.set()
+        worker.stop()
 
 
 def test_hands_in_what_is_finished_when_stopped():
     away = [ServiceUnavailableError("restarting")] * 3
     service = Service([episode(0), episode(1)], sampler=Gate("lease-0"), submit_errors=away)
-    with running(service) as stop:
+    with running(service) as worker:
         service.wait_for(lambda: service.submissions)
         with service.changed:
             service.submit_errors.clear()
-        stop.set()
+        worker.stop()
     assert [r.trajectory.seed for r in service.accepted] == [1]
 
 
 def test_returns_unfinished_episodes_when_stopped_and_hands_in_others():
     away = [ServiceUnavailableError("restarting")] * 3
     service = Service([episode(0), episode(1)], sampler=Gate("lease-0"), submit_errors=away)
-    with running(service) as stop:
+    with running(service) as worker:
         service.wait_for(lambda: service.submissions)
-        stop.set()
+        worker.stop()
         service.wait_for(lambda: service.leases[-1].leaving)
         with service.changed:
             service.submit_errors.clear()
@@ -288,12 +288,12 @@ def test_leaves_after_stop_once_what_was_finished_is_in():
             assert go.wait(60)
             return super().submit(request)
 
-    service, stop = Slow([episode(0), episode(1)], sampler=Gate("lease-0")), threading.Event()
+    service = Slow([episode(0), episode(1)], sampler=Gate("lease-0"))
     worker = RolloutWorker(service, make_env=lambda reference: Echo())
-    thread = threading.Thread(target=worker.run, args=(stop,))
+    thread = threading.Thread(target=worker.run)
     thread.start()
     assert reached.wait(60)
-    stop.set()
+    worker.stop()
     service.wait_for(lambda: service.leases[-1].leaving)
     assert not worker.left.wait(0.2), "a script that ended now would take the finished episode along"
     go.set()
@@ -309,9 +309,9 @@ def test_says_once_that_it_waits_for_another_ones_leases(said_by):
 
     service = Held([])
     service.unfinished = {"of another worker"}
-    with running(service) as stop:
+    with running(service) as worker:
         service.wait_for(lambda: len(service.leases) > 3)
-        stop.set()
+        worker.stop()
     (waits,) = said_by("tinkergym.rollout.rollout_worker")
     assert "21 s" in waits
 
@@ -324,9 +324,9 @@ def test_says_once_each_thing_that_its_job_waits_for(said_by):
 
     service = Queued([])
     service.unfinished = {"of the job"}
-    with running(service) as stop:
+    with running(service) as worker:
         service.wait_for(lambda: len(service.leases) > 5)
-        stop.set()
+        worker.stop()
     loading, taken = said_by("tinkergym.rollout.rollout_worker")
     assert "loading the model 'nano'" in loading
     assert "2 of 2 slots are taken" in taken
@@ -356,16 +356,15 @@ class running:  # noqa: N801 - reads as a word
     """Run a worker in a thread for the length of a block; afterwards it has ended."""
 
     def __init__(self, service, **settings):
-        worker = RolloutWorker(service, make_env=lambda reference: Echo(), **settings)
-        self.stop = threading.Event()
-        self.thread = threading.Thread(target=worker.run, args=(self.stop,))
+        self.worker = RolloutWorker(service, make_env=lambda reference: Echo(), **settings)
+        self.thread = threading.Thread(target=self.worker.run)
 
     def __enter__(self):
         self.thread.start()
-        return self.stop
+        return self.worker
 
     def __exit__(self, *exception):
         if exception[0] is not None:
-            self.stop.set()
+            self.worker.stop()
         self.thread.join(60)
         assert not self.thread.is_alive()
