@@ -6,8 +6,6 @@ import json
 import logging
 import subprocess
 
-import psutil
-
 from backend.config import ServiceConfig
 from backend.episodes.env_worker_end import EnvWorkerFiles, WorkerRemains
 from backend.processes import quick_start
@@ -48,10 +46,7 @@ class EnvWorkerChild:
 
     def memory(self) -> int:
         """Return the memory of the child and its children in bytes; 0 when it has ended."""
-        try:
-            return resident_bytes(psutil.Process(self._child.pid))
-        except psutil.Error:
-            return 0
+        return resident_bytes(self._child.pid)
 
     def kill(self) -> None:
         """Kill the child, which may hang; `play` then returns."""

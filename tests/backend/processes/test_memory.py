@@ -16,7 +16,9 @@ def test_counts_what_this_process_has_started():
     with subprocess.Popen([sys.executable, "-c", CHILD], **pipes) as child:
         child.stdout.readline()
         assert resident_bytes() - before > 40_000_000
+        assert resident_bytes(child.pid) > 40_000_000
         child.stdin.close()
+    assert resident_bytes(child.pid) == 0
 
 
 def test_counts_a_containers_limit_if_it_is_smaller(tmp_path):
