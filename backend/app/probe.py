@@ -20,7 +20,9 @@ T = TypeVar("T")
 ANSWER_SECONDS = 2.0
 HEALTH_SECONDS = 3.0
 """With a sampled token from each loaded model."""
-_BETWEEN_SECONDS = 1.0
+_BETWEEN_SECONDS = 5.0
+_AGAIN_SECONDS = 1.0
+"""Interval after a failed attempt."""
 _MOST_FAILURES = 5
 """Failed attempts in a row; a count, so that a suspended machine is not a reason."""
 _SCHEDULER_LOOK_SECONDS = 5.0
@@ -49,10 +51,10 @@ class GatewayProbe:
             self._started_at, self._failures = started_at, 0
         if now < self._next_look:
             return False
-        self._next_look = now + _BETWEEN_SECONDS
         if self._answers():
-            self._heard_at, self._failures = now, 0
+            self._heard_at, self._failures, self._next_look = now, 0, now + _BETWEEN_SECONDS
             return False
+        self._next_look = now + _AGAIN_SECONDS
         self._failures += 1
         late = self._heard_at >= started_at or now - started_at >= _START_SECONDS
         return late and self._failures >= _MOST_FAILURES

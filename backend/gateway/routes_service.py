@@ -43,8 +43,10 @@ from tinkergym.schema.views import (
 
 router = APIRouter(prefix="/v1", route_class=FairRoute)
 
-_SCHEDULER_SECONDS = 5.0
-"""Seconds without a heartbeat, which is sent every second."""
+_SCHEDULER_SECONDS = 15.0
+"""Seconds without a heartbeat, which a scheduler without jobs sends every five, and others every second."""
+_CLUSTER_SECONDS = 5.0
+"""The scheduler records every second that the cluster does not answer."""
 
 
 class ModelList(WireModel):
@@ -227,7 +229,7 @@ def _missing(parts: GatewayParts, failing: Collection[str]) -> list[str]:
     age = seen.get("scheduler")
     silent = age is None or age > min(_SCHEDULER_SECONDS, most)
     alive = {pool.model for pool in heard if pool.url not in failing}
-    cluster = seen.get(CLUSTER, _SCHEDULER_SECONDS) < _SCHEDULER_SECONDS
+    cluster = seen.get(CLUSTER, _CLUSTER_SECONDS) < _CLUSTER_SECONDS
     # Those that the scheduler lost and replaces, and those that are silent, which it has not seen yet.
     lost = sorted(lost_pools(seen) | {pool.model for pool in known})
     wanted = dict.fromkeys([*parts.config.preload, *lost])

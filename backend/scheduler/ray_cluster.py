@@ -107,6 +107,7 @@ class RayWorkers:
         self._engine_hosts: dict[str, tuple[str, Any]] = {}
         self._memory: dict[str, int] = {}
         """Pools, environment workers and engine hosts, by their ids; as they last reported, in bytes."""
+        self._memory_asked: dict[str, Future[int]] = {}
         self._ask_at: dict[str, float] = {}
         """When to ask a pool about its environment workers, on the monotonic clock; missing: now."""
         self._watched: dict[Future[Any], tuple[str, str]] = {}
@@ -239,12 +240,17 @@ class RayWorkers:
         return self._addresses[pool_id]
 
     def has_changes(self) -> bool:
-        """Whether `changes` would return any."""
+        """Whether `changes` would return any, beside reports of pools without jobs, which can wait."""
         # Asked before each tick, which comes only when something changed: Ray gives a place without any
         # commit.
         self._start_pools()
         self._ask_about_env_workers()
-        return bool(self._resolved)
+        return any(map(self._is_news, list(self._resolved)))
+
+    def _is_news(self, promise: Future[Any]) -> bool:
+        about, _ = self._watched[promise]
+        report, error = _outcome(promise)
+        return about != "env_workers" or error is not None or report is None or report.busy
 
     def changes(self) -> list[Change]:
         """Return what happened since the last call."""
@@ -254,10 +260,7 @@ class RayWorkers:
             promise = self._resolved.popleft()
             about, who = self._watched.pop(promise)
             value, error = _outcome(promise)
-            if about == "memory":
-                if error is None:
-                    self._memory[who] = value
-            elif about == "env_workers":
+            if about == "env_workers":
                 if error is None and value is not None:
                     if value.busy and who in self._pools:
                         soon = time.monotonic() + _ASK_SECONDS
@@ -275,12 +278,11 @@ class RayWorkers:
                 found.append(PoolEnded(pool_id=who, error=refused))
             elif about == "engine_host" and who in self._engine_hosts:
                 pool_id, actor = self._engine_hosts.pop(who)
-                self._memory.pop(who, None)
                 _kill(actor)
                 why = error if isinstance(error, TinkerGymError) else None
                 found.append(EngineHostEnded(pool_id=pool_id, engine_id=who, error=why))
             elif who in self._env_workers:
-                pool_id, end = self._end_env_worker(who)
+                pool_id, end = self._env_workers.end(who)
                 remains = value if isinstance(value, WorkerRemains) else WorkerRemains()
                 found.append(EnvWorkerEnded(pool_id=pool_id, worker_id=who, end=end, remains=remains))
         return found
@@ -290,13 +292,19 @@ class RayWorkers:
 
         As they last reported; they are asked again now.
         """
-        asked = {who for about, who in self._watched.values() if about == "memory"}
-        for who, (_, worker) in self._env_workers.started().items():
-            if who not in asked:
-                self._watch(worker.memory(), "memory", who)
-        for who, actor in (self._pools | {who: one for who, (_, one) in self._engine_hosts.items()}).items():
-            if who not in asked:
-                self._watch(actor.memory.remote().future(), "memory", who)
+        # Not among the promises that wake the scheduler: a size is no reason to look.
+        for who, promise in list(self._memory_asked.items()):
+            if promise.done():
+                del self._memory_asked[who]
+                value, error = _outcome(promise)
+                if error is None:
+                    self._memory[who] = value
+        actors = self._pools | {who: actor for who, (_, actor) in self._engine_hosts.items()}
+        workers = {who: worker for who, (_, worker) in self._env_workers.started().items()}
+        self._memory = {who: size for who, size in self._memory.items() if who in actors or who in workers}
+        for who in (actors.keys() | workers.keys()) - self._memory_asked.keys():
+            asked = workers[who].memory() if who in workers else actors[who].memory.remote().future()
+            self._memory_asked[who] = asked
         found = {pool_id: self._memory[pool_id] for pool_id in self._pools if pool_id in self._memory}
         for worker_id, pool_id in self._helpers().items():
             if pool_id in found:
@@ -316,12 +324,12 @@ class RayWorkers:
     def end_env_worker(self, pool_id: str, worker_id: str) -> None:
         """Kill an environment worker that is no longer needed, without a report."""
         if worker_id in self._env_workers:
-            self._end_env_worker(worker_id)
+            self._env_workers.end(worker_id)
         self.env_worker_ended(pool_id, worker_id, "not_needed", WorkerRemains())
 
     def end_pool(self, pool_id: str) -> None:
         """Kill a pool with its environment workers and engine hosts."""
-        for known in (self._ask_at, self._addresses, self._memory):
+        for known in (self._ask_at, self._addresses):
             known.pop(pool_id, None)
         _kill(self._pools.pop(pool_id, None))
         self._end_helpers(pool_id)
@@ -329,16 +337,11 @@ class RayWorkers:
 
     def _end_helpers(self, pool_id: str) -> None:
         for worker_id in self._env_workers.of(pool_id):
-            self._end_env_worker(worker_id)
+            self._env_workers.end(worker_id)
         for engine_id, (served, actor) in list(self._engine_hosts.items()):
             if served == pool_id:
                 del self._engine_hosts[engine_id]
-                self._memory.pop(engine_id, None)
                 _kill(actor)
-
-    def _end_env_worker(self, worker_id: str) -> tuple[str, WorkerEnd]:
-        self._memory.pop(worker_id, None)
-        return self._env_workers.end(worker_id)
 
     def _helpers(self) -> dict[str, str]:
         """Return the pool of each environment worker and engine host."""

@@ -45,6 +45,9 @@ _SWEEP_SECONDS = 10.0
 """Interval between checks for unused tokens of environment servers."""
 _QUIET_SECONDS = 1.0
 """Interval between ticks while nothing happens: what depends on time alone is at most this late."""
+_RESTING_SECONDS = 5.0
+"""The same while there is no job and nothing starts; at most a sixth of a lease, because a silent process is
+noticed by it. The gateway misses a scheduler that is silent for three times as long."""
 
 
 class Scheduler:
@@ -82,6 +85,7 @@ class Scheduler:
         self._touched_at = self._swept_at = 0.0
         self._commits: int | None = None
         """The store's commits that the last tick knows of."""
+        self._quiet_seconds = _QUIET_SECONDS
         found = workers.running()
         self._pools.adopt(found, clock())
         self._env_workers.adopt(found)
@@ -90,14 +94,14 @@ class Scheduler:
     def due(self) -> bool:
         """Whether a tick could find anything: a commit, a change of a process, or the passing of time.
 
-        An idle service therefore reads its database once a second instead of ten times.
+        An idle service therefore reads its database every few seconds instead of ten times a second.
         """
         commits = self._store.commits()
         return (
             commits is None
             or commits != self._commits
             or self._workers.has_changes()
-            or self._watch.quiet_seconds(self._monotonic()) >= _QUIET_SECONDS
+            or self._watch.quiet_seconds(self._monotonic()) >= self._quiet_seconds
         )
 
     def tick(self) -> None:
@@ -118,7 +122,8 @@ class Scheduler:
         if now - self._touched_at >= min(1.0, self._config.heartbeat_seconds):
             self._store.touch_part(_PART, now)
             self._touched_at = now
-        # After this heartbeat, which alone is no reason for another tick, and before anything is read.
+        self._pools.measure(now)
+        # After these writes, which alone are no reason for another tick, and before anything is read.
         self._commits = self._store.commits()
         # Reported once. If the store could not record it, the next tick does.
         self._unnoted.extend(self._workers.changes())
@@ -135,7 +140,6 @@ class Scheduler:
         held = self._store.held_jobs()
         models = dict.fromkeys(group.model for group in queue)
         wanted = list(dict.fromkeys([*self._config.preload, *models, *self._store.wanted_pools(now)]))
-        self._pools.measure(now)
         self._pools.end_idle({job.worker_id for job in held}, models, wanted, now)
         self._starts.start_missing(wanted, models, now, jobs=Counter(job.worker_id for job in held))
         self._starts.note_impossible(self._workers.impossible(), now)
@@ -148,6 +152,9 @@ class Scheduler:
         if now - self._swept_at >= _SWEEP_SECONDS:
             remove_unused(self._store, self._store.environments_in_use(), now)
             self._swept_at = now
+        rests = not queue and not held and self._pools.ready.keys() >= {*wanted, *self._pools.models.values()}
+        resting = min(_RESTING_SECONDS, self._config.lease_seconds / 6)
+        self._quiet_seconds = max(_QUIET_SECONDS, resting if rests else 0.0)
 
     def _note(self, change: Change, now: float) -> None:
         """Apply the consequences. Every write may fail, and then all of this is done again."""

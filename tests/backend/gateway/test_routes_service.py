@@ -25,7 +25,7 @@ def test_says_what_service_waits_for_and_since_when(gateway, client, start_pool)
     ok = client.get("/v1/health").json()
     assert (ok["status"], ok["waiting_for"], ok["missing_since"]) == ("ok", [], {})
     service.silence_pools()
-    service.touch_part("scheduler", now=time.time() - 6.0)
+    service.touch_part("scheduler", now=time.time() - 16.0)
     again = client.get("/v1/health").json()
     assert set(again["waiting_for"]) == {"scheduler", "pool:nano"}
     assert again["missing_since"]["scheduler"] > health["missing_since"]["scheduler"]

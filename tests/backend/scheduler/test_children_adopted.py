@@ -47,7 +47,9 @@ class Child:
         return self.is_over
 
     def memory(self) -> Future[int]:
-        return Future()
+        known: Future[int] = Future()
+        known.set_result(1000)
+        return known
 
     def end(self) -> None:
         if not self.is_over.done():
@@ -139,6 +141,12 @@ def test_hears_of_a_death_between_two_schedulers(machine):
     machine.begin()
     assert machine.ends_told() == ["died"]
     assert len(machine.started) == 2
+
+
+def test_learns_sizes_without_a_further_look(machine):
+    scheduler = machine.begin()
+    scheduler.tick()
+    assert not scheduler.due()
 
 
 def test_ends_children_of_a_pool_that_died_meanwhile(machine):

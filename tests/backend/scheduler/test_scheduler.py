@@ -42,6 +42,19 @@ def test_wakes_for_commit_change_and_time(world):
         assert world.scheduler.due()
 
 
+def test_looks_every_five_seconds_while_there_is_no_job(world):
+    world.pool()
+    world.scheduler.tick()
+    world.scheduler.tick()
+    world.let_pass(4.0)
+    assert not world.scheduler.due()
+    world.let_pass(2.0)
+    assert world.scheduler.due()
+    world.scheduler.tick()
+    # What it has written itself, such as the pools' memory, is no reason to look again.
+    assert not world.scheduler.due()
+
+
 def test_sends_queued_job_to_its_models_pool_once_ready(world):
     job_id = world.submit()
     pool_id = world.pool()

@@ -19,7 +19,6 @@ from backend.machine_paths import MachinePaths
 from backend.worker_url import any_port, unix_url
 from backend.workers.endpoint import PoolEndpoint
 from backend.workers.env_worker import HidingTransport
-from backend.episodes.env_worker_end import EnvWorkerFiles
 from tests.backend.lab import TOKEN
 from tests.backend.workers.broken_environment import make_broken
 from tinkergym.agent.renderer import Renderer
