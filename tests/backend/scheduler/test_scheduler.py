@@ -50,6 +50,7 @@ def test_looks_every_five_seconds_while_there_is_no_job(world):
     assert not world.scheduler.due()
     world.let_pass(2.0)
     assert world.scheduler.due()
+    world.workers.weights["nano"] = 2
     world.scheduler.tick()
     # What it has written itself, such as the pools' memory, is no reason to look again.
     assert not world.scheduler.due()
