@@ -123,6 +123,9 @@ def create_app(parts: GatewayParts) -> FastAPI:
     app.state.parts = parts
     app.openapi = partial(document, app)  # type: ignore[method-assign]
     for module in (
+        # In this order each is tried with every request. These come by far the most often.
+        routes_sample,
+        routes_chat,
         routes_jobs,
         routes_adapters,
         routes_data,
@@ -132,7 +135,6 @@ def create_app(parts: GatewayParts) -> FastAPI:
         routes_images,
         routes_policies,
         routes_runs,
-        routes_sample,
         routes_series,
         routes_served_names,
         routes_service,
@@ -140,7 +142,6 @@ def create_app(parts: GatewayParts) -> FastAPI:
         routes_stored_episodes,
         routes_account,
         routes_names,
-        routes_chat,
         routes_sessions,
         routes_text,
     ):
