@@ -7,22 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from tinkergym.bridges.cookbook_package import chz, get_tokenizer, tinker, types
 from tinkergym.bridges.hugging_face_renderer import renderer_of
 from tinkergym.bridges.token_episode import TokenEpisode
-from tinkergym.errors import MissingExtraError
 from tinkergym.registration.environments import make
 from tinkergym.trajectory.trajectory import StopReason
-
-try:
-    import chz
-    import tinker
-    from tinker_cookbook.rl import types
-    from tinker_cookbook.tokenizer_utils import get_tokenizer
-except ModuleNotFoundError as error:
-    raise MissingExtraError(
-        f"this bridge needs tinker-cookbook: {error}",
-        hint="in a checkout: pip install '.[tinker]', then pip install --no-deps tinker-cookbook==0.6.1",
-    ) from error
 
 _REASONS = {StopReason.TERMINATED: "completed", StopReason.CONTEXT_LIMIT: "context_overflow"}
 

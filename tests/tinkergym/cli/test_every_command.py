@@ -180,7 +180,7 @@ def test_tells_a_program_of_the_service_that_json_is_wanted(tg_run, monkeypatch,
     became = []
     monkeypatch.setattr(os, "execv", lambda _, command: became.append(command[1:]))
     assert tg_run(*name.split(), *arguments, "--json").exit_code == 0
-    assert became[0][:3] == ["-m", program, "--json"]
+    assert became[0][:4] == ["-m", "backend.processes.quick_start", program, "--json"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
