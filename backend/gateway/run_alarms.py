@@ -13,6 +13,9 @@ from tinkergym.schema.summaries import Alarm
 
 Column = Sequence[float] | NDArray[np.float64]
 
+_TIMES = "step_seconds", "sampling_seconds", "learning_seconds"
+_READ = {"failed_episodes", *_TIMES}
+_ENTROPY = "sampled_entropy"
 _STEPS = 20
 """The newest steps that are looked at; fewer say little."""
 _MOST_IDLE = 0.7
@@ -20,10 +23,14 @@ _LEAST_ENTROPY = 0.1
 """Of the entropy at the beginning."""
 
 
+def raises_alarms(name: str) -> bool:
+    """Whether a metric's values are looked at for alarms."""
+    return name in _READ or AgentMetric.parse(name).name == _ENTROPY
+
+
 def idle_alarms(steps: Sequence[int], columns: Mapping[str, Column]) -> list[Alarm]:
     """Return an alarm if neither engine nor learner works for most of the time of the newest steps."""
-    names = "step_seconds", "sampling_seconds", "learning_seconds"
-    whole, *busy = (sum(_newest(columns.get(name, ()), len(steps))) for name in names)
+    whole, *busy = (sum(_newest(columns.get(name, ()), len(steps))) for name in _TIMES)
     if len(steps) < _STEPS or whole <= 0:
         return []
     idle = 1 - min(1.0, sum(busy) / whole)
@@ -38,7 +45,7 @@ def entropy_alarms(steps: Sequence[int], columns: Mapping[str, Column]) -> list[
     found = []
     for name, column in columns.items():
         metric = AgentMetric.parse(name)
-        if metric.name != "sampled_entropy" or len(steps) < 2 * _STEPS:
+        if metric.name != _ENTROPY or len(steps) < 2 * _STEPS:
             continue
         first = [value for value in column[:_STEPS] if isfinite(value)]
         newest = _newest(column, len(steps))

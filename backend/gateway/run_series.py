@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import from_json
 
-from backend.gateway.run_alarms import entropy_alarms, idle_alarms
+from backend.gateway.run_alarms import entropy_alarms, idle_alarms, raises_alarms
 from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.schema.events import EvaluationEvent
 from tinkergym.schema.summaries import Alarm, RunSeries, Series
@@ -40,9 +40,12 @@ class _Run:
         self.alarms: dict[str, Alarm] = {}
         self.evaluations: list[EvaluationEvent] = []
         self._steps = array("q")
-        self._tables: dict[tuple[str, ...], tuple[array[int], array[float]]] = {}
-        """Of the records with the same metrics: their places in `_steps`, and the values of one after the
-        other. A value at a time would take longer than parsing them."""
+        self._columns: dict[str, int] = {}
+        """The number of each metric, in the order in which they appeared first."""
+        self._order: tuple[str, ...] = ()
+        self._tables: dict[int, tuple[array[int], array[float]]] = {}
+        """By the number of metrics known at their time: the places of records in `_steps`, and their values,
+        one record after the other. A value at a time would take longer than parsing them."""
 
     def add(self, seq: int, time: float, body: str) -> None:
         event = from_json(body)
@@ -60,17 +63,22 @@ class _Run:
         for name, count in event["stop_reasons"].items():
             values[f"stop/{name}"] = count
         for name, value in event.items():
-            if name not in _NOT_METRICS and value is not None:
+            if name not in _NOT_METRICS and isinstance(value, int | float):
                 values[name] = value
-        places, numbers = self._tables.setdefault(tuple(values), (array("q"), array("d")))
+        if not values.keys() <= self._columns.keys():
+            for name in values:
+                self._columns.setdefault(name, len(self._columns))
+            self._order = tuple(self._columns)
+        same = tuple(values) == self._order  # as nearly always
+        places, numbers = self._tables.setdefault(len(self._order), (array("q"), array("d")))
         places.append(len(self._steps))
-        numbers.extend(values.values())
+        numbers.extend(values.values() if same else [values.get(name, nan) for name in self._order])
         self._steps.append(event["step"])
 
     @property
     def names(self) -> list[str]:
         """The metrics that it has."""
-        return sorted({name for names in self._tables for name in names})
+        return sorted(self._columns)
 
     def newest(self) -> tuple[Indices, Indices]:
         """Return the steps in order, and the place of the newest record of each."""
@@ -79,10 +87,10 @@ class _Run:
 
     def values(self, name: str, places: Indices) -> Values:
         """Return a metric in the records in these places; nan where it has no value."""
-        column = np.full(len(self._steps), nan)
-        for names, (known, numbers) in self._tables.items():
-            if name in names:
-                column[known] = np.asarray(numbers).reshape(-1, len(names))[:, names.index(name)]
+        column, number = np.full(len(self._steps), nan), self._columns[name]
+        for width, (known, numbers) in self._tables.items():
+            if number < width:
+                column[known] = np.asarray(numbers).reshape(-1, width)[:, number]
         return column[places]
 
     def _add_warning(self, event: dict[str, Any]) -> None:
@@ -143,7 +151,8 @@ class RunReader:
         run = self._up_to_now(job_id, read)
         with run.lock:
             numbers, places = run.newest()
-            steps, columns = numbers.tolist(), {name: run.values(name, places) for name in run.names}
+            steps = numbers.tolist()
+            columns = {name: run.values(name, places) for name in run.names if raises_alarms(name)}
             found = list(run.alarms.values())
             failed = columns.get("failed_episodes", np.zeros(0))
             if (failed > 0).any():

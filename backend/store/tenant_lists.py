@@ -145,7 +145,7 @@ class TenantLists:
                 .order_by(events.c.seq)
                 .limit(limit)
             )
-            return connection.execute(query).tuples().all()
+            return [(seq, time, body) for seq, time, body in connection.execute(query)]
 
 
 def _matches(query: JobQuery, row: Row[Any]) -> bool:

@@ -50,11 +50,11 @@ def test_counts_the_newest_record_of_repeated_step():
 
 
 def test_reads_each_event_once():
-    log, reader = Log(*(step(number, 0.0) for number in range(1, 1202))), RunReader()
+    log, reader = Log(*(step(number, 0.0) for number in range(1, 4802))), RunReader()
     reader.series("job-1", log, ["loss"], 10)
-    log.bodies.append(step(1202, 0.5))
-    assert reader.series("job-1", log, ["reward_mean"], 10).newest_step == 1202
-    assert log.read_events == 1202
+    log.bodies.append(step(4802, 0.5))
+    assert reader.series("job-1", log, ["reward_mean"], 10).newest_step == 4802
+    assert log.read_events == 4802
 
 
 def test_keeps_extremes_of_long_series():
@@ -84,3 +84,13 @@ def test_gathers_warnings_by_name_and_counts_failures():
         ("failed_episodes", 1, [2]),
     ]
     assert (found[0].message, found[0].episodes) == ("m2", ["j:2:0"])
+
+
+def test_follows_metrics_that_come_and_go():
+    log = Log(*(step(number, 0.5, **{f"env/{number % 3}": float(number)}) for number in range(1, 7)))
+    found = RunReader().series("job-1", log, ["env/*"], 100)
+    assert {one.name: dict(zip(one.steps, one.values, strict=True)) for one in found.series} == {
+        "env/0": {3: 3.0, 6: 6.0},
+        "env/1": {1: 1.0, 4: 4.0},
+        "env/2": {2: 2.0, 5: 5.0},
+    }
