@@ -71,9 +71,9 @@ class Placements:
             job
             for (tenant_id, model), count in needed.items()
             for job in self._store.queued_jobs(
-                # Placed jobs are in the queue until their pool takes the lease, and are left out below.
                 tenant_id=tenant_id,
                 model=model,
+                # Placed jobs are in the queue until their pool takes the lease, and are left out below.
                 limit=count + len(self._placed),
             )
             if job.job_id not in self._placed

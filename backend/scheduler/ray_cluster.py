@@ -240,7 +240,7 @@ class RayWorkers:
         return self._addresses[pool_id]
 
     def has_changes(self) -> bool:
-        """Whether `changes` would return any, beside reports of pools without jobs, which can wait."""
+        """Whether `changes` would return any, other than reports of pools without jobs, which can wait."""
         # Asked before each tick, which comes only when something changed: Ray gives a place without any
         # commit.
         self._start_pools()

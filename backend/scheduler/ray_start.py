@@ -41,8 +41,7 @@ _UNUSED = {
     "RAY_raylet_check_gc_period_milliseconds": "60000",
     "RAY_object_manager_timer_freq_ms": "60000",
 }
-"""Settings by which Ray does less of what we do not use. With its own intervals, in milliseconds, it is the
-larger part of what an idle Ray computes."""
+"""Intervals, in milliseconds, of what we do not use. With its own, raylet and GCS computed twice as much."""
 
 _LOG_FILE_BYTES = 4 * 2**20
 """Log size of each Ray process, twice: the current file and the previous one."""

@@ -46,8 +46,8 @@ _SWEEP_SECONDS = 10.0
 _QUIET_SECONDS = 1.0
 """Interval between ticks while nothing happens: what depends on time alone is at most this late."""
 _RESTING_SECONDS = 5.0
-"""The same while there is no job and nothing starts; at most a sixth of a lease, because a silent process is
-noticed by it. The gateway misses a scheduler that is silent for three times as long."""
+"""The same while there is no job and nothing starts; at most a sixth of a lease, because only a
+tick notices a silent process. The gateway misses a scheduler that is silent for three times as long."""
 
 
 class Scheduler:
@@ -112,13 +112,14 @@ class Scheduler:
             self._watch.tick_ends(self._monotonic())
 
     def _tick(self, now: float) -> None:
+        self._quiet_seconds = _QUIET_SECONDS  # If this tick fails, too.
         if self._watch.tick_begins(now, self._monotonic()):
             self._touched_at = self._swept_at = 0.0
             for part in (self._placements, self._starts):
                 part.clock_set_back()
             self._pools.clock_set_back(now)
             self._fleets.clock_set_back(now)
-        # At least every second whatever the leases: the gateway calls the scheduler missing after five.
+        # Once a second at most; a resting scheduler writes with each of its ticks.
         if now - self._touched_at >= min(1.0, self._config.heartbeat_seconds):
             self._store.touch_part(_PART, now)
             self._touched_at = now
@@ -154,7 +155,8 @@ class Scheduler:
             self._swept_at = now
         rests = not queue and not held and self._pools.ready.keys() >= {*wanted, *self._pools.models.values()}
         resting = min(_RESTING_SECONDS, self._config.lease_seconds / 6)
-        self._quiet_seconds = max(_QUIET_SECONDS, resting if rests else 0.0)
+        if rests:
+            self._quiet_seconds = max(_QUIET_SECONDS, resting)
 
     def _note(self, change: Change, now: float) -> None:
         """Apply the consequences. Every write may fail, and then all of this is done again."""

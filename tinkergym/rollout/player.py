@@ -155,8 +155,8 @@ class EpisodePlayer:
             left = ends_at - self._clock()
             if left <= 0:
                 break
-            # Without an episode there is no deadline to check.
-            woken = self._handle_events(min(left, _TICK_SECONDS) if self._episodes else left)
+            # Without an episode, played, held back or scored, there is no deadline to check.
+            woken = self._handle_events(min(left, _TICK_SECONDS) if self.active else left)
             self._check_deadlines()
         self._send()
         finished, self._finished = self._finished, []
