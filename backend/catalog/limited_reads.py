@@ -170,7 +170,7 @@ _CALLS: Mapping[str, Callable[..., Any]] = {
 
 
 def main() -> None:
-    """Answer questions until their end."""
+    """Answer questions until there are no more."""
     answer_questions(_answer)
 
 

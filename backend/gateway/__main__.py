@@ -17,7 +17,7 @@ from backend.store.collector import Collector, CollectorThread
 from backend.store.store import Store
 from tinkergym.tools.sandbox import isolation_rule
 
-# By its name: run with `-m`, this module is called `__main__`.
+# By its package's name, however it is started.
 _log = logging.getLogger("backend.gateway")
 
 

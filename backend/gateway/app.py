@@ -123,7 +123,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
     app.state.parts = parts
     app.openapi = partial(document, app)  # type: ignore[method-assign]
     for module in (
-        # In this order each is tried with every request. These come by far the most often.
+        # Routes are matched in this order; requests to these two are the most frequent.
         routes_sample,
         routes_chat,
         routes_jobs,

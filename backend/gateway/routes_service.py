@@ -46,7 +46,7 @@ router = APIRouter(prefix="/v1", route_class=FairRoute)
 _SCHEDULER_SECONDS = 15.0
 """Seconds without a heartbeat, which a scheduler without jobs sends every five, and others every second."""
 _CLUSTER_SECONDS = 5.0
-"""The scheduler records every second that the cluster does not answer."""
+"""The scheduler records every two seconds or so that the cluster does not answer."""
 
 
 class ModelList(WireModel):

@@ -43,7 +43,7 @@ from tinkergym.schema.events import ErrorView
 
 
 class Missing:
-    """Call it at least every second, as the supervisor does by requesting health."""
+    """Call it every few seconds, as the supervisor does by requesting health."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}

@@ -123,8 +123,7 @@ class PolicyJob(JobLoop[PolicySpec]):
         if stored.result is None:
             tokens = _trained_tokens(stored.call) if result.error is None else 0
             context.store.finish_call(context.lease, stored.seq, result, tokens=tokens)
-        # Only once the result is stored: a checkpoint that covers a call without one would leave the next
-        # attempt no way to compute it.
+        # Only after the result is stored: the next attempt does not repeat calls that a checkpoint covers.
         self._done_step = stored.seq
         context.policy.step_finished()
         if tokens:

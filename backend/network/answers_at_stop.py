@@ -20,8 +20,8 @@ def _answer(error: ServiceUnavailableError, _path: str) -> Response:
 class AnswersAtStop:
     """Wraps an application, outside of everything else.
 
-    uvicorn cancels what its grace does not suffice for, and would answer a bare 500: clients took it for a
-    fault and gave up, where they wait patiently for a service that comes back.
+    At the end of its grace period uvicorn cancels open requests and answers a bare 500. Clients treat that as
+    a failure; on a 503 they wait for the service to return.
     """
 
     app: ASGIApp

@@ -1,6 +1,7 @@
 """Publishing: hand a version of a policy to the engine, and check that exactly its weights arrived.
 
-The job's loop decides when: `rl` before it plays a step's episodes, `own_loop` when its user asks for it.
+The loop of the job decides when: `played_job` before it plays a step's episodes, `own_loop_job` when its user
+asks for it.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def _answer(question: bytes) -> bytes:
 
 
 def main() -> None:
-    """Answer questions until their end."""
+    """Answer questions until there are no more."""
     from PIL import Image
 
     Image.init()  # Its limit of memory begins after the imports.

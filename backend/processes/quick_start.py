@@ -1,7 +1,7 @@
 """`python -m backend.processes.quick_start MODULE [ARGUMENT ...]`: run the `main` of a module of the service.
 
-Almost everything that imports create stays. Looking for garbage in between took a seventh of the time in
-which a gateway starts, and what was imported would be looked through again later.
+Objects created by imports live as long as the process. Collecting garbage during them took a seventh of the
+computing in which a gateway starts, and later collections would look through them again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def command(module: str, *arguments: str) -> tuple[str, ...]:
 
 
 def main() -> None:
-    """Import the module without garbage collection, then do what `python -m MODULE` would do."""
+    """Import the module without garbage collection, then run its `main`, as `python -m MODULE` does."""
     del sys.argv[0]
     gc.disable()
     program = importlib.import_module(sys.argv[0])

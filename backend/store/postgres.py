@@ -70,10 +70,10 @@ class Postgres:
         connections = _CONNECTIONS_OF_GATEWAY if part == "gateway" else _CONNECTIONS
         import_extra("psycopg", "a PostgreSQL database needs psycopg", extra="postgres")
         engine = create_engine(
-            # Asked before use: a server that was restarted has closed the connections that were idle.
             parsed,
             pool_size=connections,
             max_overflow=0,
+            # Asked before use: a server that was restarted has closed the connections that were idle.
             pool_pre_ping=True,
             connect_args=arguments,
         )

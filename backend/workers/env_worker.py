@@ -23,7 +23,7 @@ from tinkergym.trajectory.trajectory import Trajectory
 _RESETS_PER_DEADLINE = 10
 
 
-class HidingTransport(HttpRolloutTransport):
+class _HidingTransport(HttpRolloutTransport):
     """Submits results without what their owner may not see."""
 
     def __init__(
@@ -73,7 +73,7 @@ def run_env_worker(
     end_on_stall(files.trace, stall_seconds)
     connection = Connection(url, token=token)
     worker = RolloutWorker(
-        HidingTransport(connection, Routes.of_pool(worker_id=worker_id), hide),
+        _HidingTransport(connection, Routes.of_pool(worker_id=worker_id), hide),
         make_env=make_env,
         max_episodes=max_episodes,
         register=CallRegister(files.calls),

@@ -26,7 +26,7 @@ _UNITS_PER_MESSAGE = 20_000
 ITEM = 8
 """Units of an item of a list, or of a number."""
 _LARGE_NUMBER = 2**61 - 1
-"""Python's hash of a number is the rest of its division by this."""
+"""Python's hash of a number is its remainder modulo this."""
 _UNITS_OF_EQUAL_HASHES = 1000
 """Python's hashes of larger numbers and of tuples can be equal; sets and dicts then compare all with all."""
 _DEEPEST = 100

@@ -16,7 +16,7 @@ from pydantic_core import from_json
 
 from tinkergym.basics.written_files import writing_to
 from tinkergym.errors import InternalServiceError, NotFoundError, UnknownModelError
-from tinkergym.remote.transport import Connection, whole_lines
+from tinkergym.remote.transport import Connection, lines_of_chunks
 from tinkergym.schema.adapter_upload import AdapterUpload
 from tinkergym.schema.certificate import SignedFacts
 from tinkergym.schema.evaluation import BranchRequest, EvaluationLine, EvaluationRequest
@@ -265,7 +265,7 @@ class Api:
     def _played(self, path: str, wanted: BaseModel) -> Iterator[EvaluationLine]:
         body = wanted.model_dump_json().encode()
         with self.connection.stream("POST", path, body=body, timeout_seconds=FILE_SILENCE_SECONDS) as chunks:
-            for lines in whole_lines(chunks):
+            for lines in lines_of_chunks(chunks):
                 for line in filter(None, lines):
                     yield _read(EvaluationLine, line)
 
@@ -287,7 +287,7 @@ class Api:
         with self.connection.stream(
             "GET", path, params=params, timeout_seconds=FILE_SILENCE_SECONDS
         ) as chunks:
-            for lines in whole_lines(chunks):
+            for lines in lines_of_chunks(chunks):
                 yield from lines
 
     def _get(self, view: type[View], path: str, params: Mapping[str, Any] | None = None) -> View:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from tinkergym.errors import ServiceUnavailableError
 from tinkergym.network.backoff import Backoff
-from tinkergym.remote.transport import Connection, whole_lines
+from tinkergym.remote.transport import Connection, lines_of_chunks
 from tinkergym.schema.events import Event, StateEvent
 
 _log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ def _connect(connection: Connection, job_id: str, after: int, check: Callable[[]
 def _fields(chunks: Iterator[bytes], check: Callable[[], None]) -> Iterator[bytes]:
     """Return the `data` of each server-sent event. A truncated event is dropped."""
     data = b""
-    for lines in whole_lines(chunks):
+    for lines in lines_of_chunks(chunks):
         check()
         for line in lines:
             text = line.rstrip(b"\r")

@@ -13,7 +13,7 @@ from tinkergym.agent.sampler import Deliver, deliver_parts
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError, TooManyRequestsError
 from tinkergym.network.backoff import Backoff
 from tinkergym.remote.image_upload import ImageUpload
-from tinkergym.remote.transport import Connection, whole_lines
+from tinkergym.remote.transport import Connection, lines_of_chunks
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.sampling import (
     BEYOND_RATE,
@@ -212,7 +212,7 @@ class HttpSampler:
             body=body.model_dump_json().encode(),
             timeout_seconds=SILENCE_SECONDS,
         ) as chunks:
-            for lines in whole_lines(chunks):
+            for lines in lines_of_chunks(chunks):
                 # Lines that arrived together are delivered together.
                 self._deliver(_whole(lines, pending), pending, sent_again)
                 if self._stop.is_set():

@@ -65,8 +65,8 @@ class ScriptJob(Generic[Record]):
         """
         self._job, self._played, self._wraps, self._ended = job, played, wraps, ended
         self._episodes = ScriptEpisodes(
-            # Three may be lost before the job counts its client as gone.
             transport,
+            # Three may be lost before the job counts its client as gone.
             heartbeat_seconds=min(_MOST_HEARTBEAT_SECONDS, client_timeout_seconds / 4),
         )
         self._leased: EpisodeRequest | None = None

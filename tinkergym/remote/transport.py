@@ -204,7 +204,7 @@ class Connection:
         )
 
 
-def whole_lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
+def lines_of_chunks(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
     """Yield the lines that each chunk completes, without their ends. A last one that broke off is dropped."""
     # Joined once per line: those with the logprobs of a prompt arrive in hundreds of chunks.
     pieces: list[bytes] = []

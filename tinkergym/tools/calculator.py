@@ -12,7 +12,7 @@ from tinkergym.tools.definition import tool
 
 _MOST_CHARACTERS = 200
 _MOST_EXPONENT = 64
-"""A power is computed before its size is known; from `_MOST_BITS` this makes 64 times as many at most."""
+"""A power is computed before its size is checked, so it may have up to 64 times `_MOST_BITS` bits."""
 _MOST_BITS = 4096
 _BINARY: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,

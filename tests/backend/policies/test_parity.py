@@ -1,4 +1,4 @@
-"""The comparison of learner and engine, by itself; jobs that it ends are in `test_rl.py`."""
+"""The comparison of learner and engine, by itself; jobs that it ends are in `test_rl_strategy.py`."""
 
 from __future__ import annotations
 

@@ -15,12 +15,9 @@ import pytest
 from backend.config import ServiceConfig
 from backend.episodes.env_worker_end import EnvWorkerFiles
 from backend.episodes.job_board import MOST_WORKER_DEATHS
-from backend.machine_paths import MachinePaths
 from backend.worker_url import any_port, unix_url
 from backend.workers.endpoint import PoolEndpoint
-from backend.workers.env_worker import HidingTransport
 from tests.backend.lab import TOKEN
-from tests.backend.workers.broken_environment import make_broken
 from tinkergym.agent.renderer import Renderer
 from tinkergym.registration.environments import make_environment
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
@@ -184,19 +181,31 @@ def test_plays_by_an_environment_worker_in_ray_actor(expected, pool):
     assert service.results == expected
 
 
+HIDING_WORKER = """
+import sys
+from pathlib import Path
+
+from backend.config import ServiceConfig
+from backend.machine_paths import MachinePaths
+from backend.workers.env_worker import run_env_worker
+from tests.backend.workers.broken_environment import make_broken
+
+url, token, folder = sys.argv[1:]
+hide = MachinePaths(ServiceConfig(data_dir=folder)).hidden_in_trajectory
+facts = {"worker_id": "w", "run_dir": Path(folder), "max_episodes": 8, "stall_seconds": 60.0}
+run_env_worker(url=url, token=token, **facts, make_env=make_broken, hide=hide)
+"""
+
+
 @pytest.mark.parametrize("pool", ["unix"], indirect=True)
 def test_hands_in_environments_errors_without_the_services_folders(pool, tmp_path):
     service, url = pool
-    hide = MachinePaths(ServiceConfig(data_dir=tmp_path)).hidden_in_trajectory
-    with Connection(url, token=TOKEN) as connection:
-        worker = RolloutWorker(
-            HidingTransport(connection, Routes.of_pool(worker_id="w"), hide), make_env=make_broken
-        )
-        thread = threading.Thread(target=worker.run)
-        thread.start()
-        assert service.all_done.wait(60)
-        worker.stop()
-        thread.join()
+    # A process, because an environment worker ends its own.
+    with subprocess.Popen([sys.executable, "-c", HIDING_WORKER, url, TOKEN, tmp_path]) as worker:
+        try:
+            assert service.all_done.wait(60)
+        finally:
+            worker.kill()
     errors = {trajectory.error for trajectory in service.results.values()}
     assert any('File "tests/backend/workers/broken_environment.py"' in error for error in errors)
     assert not [error for error in errors if str(Path(__file__).parents[3]) in error]

@@ -179,9 +179,9 @@ def errors(tmp_path):
 @pytest.mark.parametrize(
     "names",
     [
-        ("exits", "interrupts", "shouts"),
+        ("crashes", "interrupts", "shouts"),
         pytest.param(
-            ("crashes", "closes", "later"), marks=pytest.mark.full("starts a process after each of them")
+            ("exits", "closes", "later"), marks=pytest.mark.full("starts a process after each of them")
         ),
     ],
 )

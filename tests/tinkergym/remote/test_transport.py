@@ -10,7 +10,7 @@ from tinkergym.errors import (
     ServiceUnavailableError,
     ServiceUnreachableError,
 )
-from tinkergym.remote.transport import Connection, whole_lines
+from tinkergym.remote.transport import Connection, lines_of_chunks
 
 
 @pytest.fixture
@@ -138,4 +138,4 @@ def test_bypasses_environments_proxy_for_the_loopback(service, monkeypatch):
 def test_joins_lines_that_arrive_in_pieces(size):
     sent = b"one\n\ntwo\nbroken o"
     pieces = [sent[at : at + size] for at in range(0, len(sent), size)]
-    assert [line for lines in whole_lines(pieces) for line in lines] == [b"one", b"", b"two"]
+    assert [line for lines in lines_of_chunks(pieces) for line in lines] == [b"one", b"", b"two"]

@@ -275,7 +275,6 @@ class _Output:
 
     def add(self, data: bytes) -> None:
         # A character has up to four bytes.
-        # A character has up to four bytes.
         room = max(0, 4 * self._half - len(self._head))
         self._head += data[:room]
         self._tail += data[room:]
