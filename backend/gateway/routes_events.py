@@ -66,21 +66,26 @@ async def _stream(request: Request, tenant: TenantStore, job_id: str, after: int
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(news.wait(), KEY_CHECK_SECONDS)
+            page = None
+            if news.is_set():
+                # Before the query, so that an event during it is news again.
+                news.clear()
+                wanted = tenant.tenant_id, job_id, after
+                page = await tail.read(
+                    wanted,
+                    partial(
+                        in_turn, tenant.tenant_id, _page, shown_to(request, tenant), tenant, job_id, after
+                    ),
+                )
+            # After the query, so that nothing recorded after the revocation is sent.
             if await read_now(tenant.tenant_id, parts.store.keys.tenant_of, key) != tenant.tenant_id:
                 return  # Revoked; the client retries and gets the error.
-            if not news.is_set():
+            if page is None:
                 if loop.time() - silent_since >= HEARTBEAT_SECONDS:
                     yield ": still here\n\n"
                     silent_since = loop.time()
                 continue
             silent_since = loop.time()
-            # Before the query, so that an event during it is news again.
-            news.clear()
-            wanted = tenant.tenant_id, job_id, after
-            page = await tail.read(
-                wanted,
-                partial(in_turn, tenant.tenant_id, _page, shown_to(request, tenant), tenant, job_id, after),
-            )
             if page.frames:
                 yield page.frames
                 after = page.last
