@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tinkergym.errors import ServiceUnavailableError
+from tinkergym.errors import ServiceUnavailableError, TinkerGymError
 
 
-def _answer(error: ServiceUnavailableError, _path: str) -> Response:
+def error_reply(error: TinkerGymError, _path: str = "") -> Response:
+    """Return an error in our format, with its own status."""
     return JSONResponse({"error": error.to_wire()}, status_code=error.http_status)
 
 
@@ -25,7 +26,7 @@ class AnswersAtStop:
     """
 
     app: ASGIApp
-    answer: Callable[[ServiceUnavailableError, str], Response] = _answer
+    answer: Callable[[ServiceUnavailableError, str], Response] = error_reply
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

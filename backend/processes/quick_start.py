@@ -9,6 +9,8 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def command(module: str, *arguments: str) -> tuple[str, ...]:
@@ -16,15 +18,24 @@ def command(module: str, *arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-m", __name__, module, *arguments)
 
 
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Collect no garbage in the block, which imports."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def main() -> None:
     """Import the module without garbage collection, then run its `main`, as `python -m MODULE` does."""
     del sys.argv[0]
-    gc.disable()
-    program = importlib.import_module(sys.argv[0])
-    if hasattr(program, "__path__"):
-        program = importlib.import_module(f"{program.__name__}.__main__")
-    gc.freeze()
-    gc.enable()
+    with without_collections():
+        program = importlib.import_module(sys.argv[0])
+        if hasattr(program, "__path__"):
+            program = importlib.import_module(f"{program.__name__}.__main__")
+        gc.freeze()
     sys.exit(program.main())
 
 

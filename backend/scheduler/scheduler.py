@@ -154,9 +154,8 @@ class Scheduler:
             remove_unused(self._store, self._store.environments_in_use(), now)
             self._swept_at = now
         rests = not queue and not held and self._pools.ready.keys() >= {*wanted, *self._pools.models.values()}
-        resting = min(_RESTING_SECONDS, self._config.lease_seconds / 6)
         if rests:
-            self._quiet_seconds = max(_QUIET_SECONDS, resting)
+            self._quiet_seconds = max(_QUIET_SECONDS, min(_RESTING_SECONDS, self._config.lease_seconds / 6))
 
     def _note(self, change: Change, now: float) -> None:
         """Apply the consequences. Every write may fail, and then all of this is done again."""

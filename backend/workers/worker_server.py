@@ -18,14 +18,14 @@ import uvicorn
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from backend import worker_url
 from backend.engines.protocol import Deliver
 from backend.fairness.fair_places import FairPlaces, Hold
 from backend.lines_response import LinesResponse
-from backend.network.answers_at_stop import AnswersAtStop
+from backend.network.answers_at_stop import AnswersAtStop, error_reply
 from backend.network.quiet_server import QuietServer
 from tinkergym.errors import (
     AuthenticationError,
@@ -109,13 +109,13 @@ class WorkerServer:
                 self._check_token(request)
                 return await answer(request)
             except TinkerGymError as error:
-                return JSONResponse({"error": error.to_wire()}, status_code=error.http_status)
+                return error_reply(error)
             except ClientDisconnect:
                 return Response(status_code=499)  # The client is gone.
             except Exception as error:
                 _log.exception("%s failed", request.url.path)
                 wrapped = InternalServiceError(f"the worker failed at {request.url.path}: {error!r}")
-                return JSONResponse({"error": wrapped.to_wire()}, status_code=500)
+                return error_reply(wrapped)
 
         return handler
 

@@ -58,7 +58,6 @@ class RolloutThread:
         self._job_id = job_id
         attach = "attach(%r, env=...)" if recorder is None else "attach_agent(%r, play, tasks)"
         self._how_to_go_on = f"Client.{attach % job_id}"
-        self._stopped = False
         self._failure: BaseException | None = None
         self._saw_the_end = False
         self._thread = threading.Thread(target=self._run, name="tinkergym-rollout", daemon=True)
@@ -71,7 +70,7 @@ class RolloutThread:
 
     def stop(self) -> None:
         """Stop playing and wait for the thread. The service issues unfinished episodes again."""
-        self._tell_to_stop()
+        self._worker.stop()
         self._forget_the_end()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout=10.0)
@@ -103,17 +102,13 @@ class RolloutThread:
             self._job_id,
             self._how_to_go_on,
         )
-        self._tell_to_stop()
-        return self._worker.left
-
-    def _tell_to_stop(self) -> None:
-        self._stopped = True
         self._worker.stop()
+        return self._worker.left
 
     def _run(self) -> None:
         try:
             self._worker.run()
-            self._saw_the_end = not self._stopped
+            self._saw_the_end = not self._worker.stopped
         except Exception as error:  # The edge of a thread: the script gets the error at its next call.
             self._failure = error
 

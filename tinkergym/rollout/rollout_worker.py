@@ -109,7 +109,9 @@ class RolloutWorker:
         """Each with the renderers of its episodes."""
         self._results: deque[EpisodeResult] = deque()
         self._submitting = False
-        self._stopped = self._final = self._ended = self._met = False
+        self.stopped = False
+        """Whether `stop` was called."""
+        self._final = self._ended = self._met = False
         self._wake: Callable[[], None] = lambda: None
         """Makes the caller's thread look."""
         self._told: set[str] = set()
@@ -126,7 +128,7 @@ class RolloutWorker:
 
     def stop(self) -> None:
         """Let `run` return soon, or at once if it is called later. Callable from any thread."""
-        self._stopped = True
+        self.stopped = True
         self._wake()
 
     def run(self) -> None:
@@ -169,7 +171,7 @@ class RolloutWorker:
     # --- the caller's thread: episodes ---
 
     def _drive(self, player: EpisodePlayer, submitter: threading.Thread) -> None:
-        while not self._stopped and self._failure is None:
+        while not self.stopped and self._failure is None:
             self._take_replies(player)
             finished = player.poll(_LAST_POLL_SECONDS if self._final else _POLL_SECONDS)
             with self._changed:
