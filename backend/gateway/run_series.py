@@ -15,13 +15,14 @@ from pydantic_core import from_json
 
 from backend.gateway.run_alarms import entropy_alarms, idle_alarms, raises_alarms
 from tinkergym.basics.bounded_dict import BoundedDict
-from tinkergym.schema.events import EvaluationEvent
+from tinkergym.schema.events import EvaluationEvent, StepEvent
 from tinkergym.schema.summaries import Alarm, RunSeries, Series
 
 _RUNS = 32
 _EVENTS_AT_ONCE = 2000
 _ALARM_STEPS = 50
 _NOT_METRICS = {"type", "step", "repeated", "stop_reasons", "metrics", "records"}
+_STEP_NUMBERS = [name for name in StepEvent.model_fields if name not in _NOT_METRICS]
 _SUMMED = ("sampled_tokens", "trained_tokens", "sampling_seconds", "learning_seconds")
 
 Indices = NDArray[np.int64]
@@ -48,7 +49,7 @@ class _Run:
         one record after the other. A value at a time would take longer than parsing them."""
 
     def add(self, seq: int, time: float, body: str) -> None:
-        event = from_json(body)
+        event = from_json(body, cache_strings="keys")  # two thirds of the time
         if event["type"] == "step":
             self._add_step(event, time)
         elif event["type"] == "evaluation":
@@ -62,17 +63,20 @@ class _Run:
         values["time"] = time
         for name, count in event["stop_reasons"].items():
             values[f"stop/{name}"] = count
-        for name, value in event.items():
-            if name not in _NOT_METRICS and isinstance(value, int | float):
+        for name in _STEP_NUMBERS:
+            if (value := event.get(name)) is not None:
                 values[name] = value
-        if not values.keys() <= self._columns.keys():
+        if tuple(values) == self._order:  # as nearly always
+            numbers = list(values.values())
+        else:
             for name in values:
                 self._columns.setdefault(name, len(self._columns))
-            self._order = tuple(self._columns)
-        same = tuple(values) == self._order  # as nearly always
-        places, numbers = self._tables.setdefault(len(self._order), (array("q"), array("d")))
+            if len(self._columns) > len(self._order):
+                self._order = tuple(self._columns)
+            numbers = [values.get(name, nan) for name in self._order]
+        places, known = self._tables.setdefault(len(self._order), (array("q"), array("d")))
         places.append(len(self._steps))
-        numbers.extend(values.values() if same else [values.get(name, nan) for name in self._order])
+        known.fromlist(numbers)
         self._steps.append(event["step"])
 
     @property

@@ -316,6 +316,27 @@ def test_reaches_every_action_with_the_keyboard_alone(chromium, gateway, client,
 
 
 @slow
+def test_shows_the_first_episodes_while_it_reads_the_others(chromium, gateway, client, spec):
+    job_id, _ = hostile_job(gateway, client, spec, "plain")
+    seen, held = Seen(chromium, gateway, gateway.keys["ada"]), []
+
+    def page_of_two(route):
+        if "before=" in route.request.url:
+            held.append(route)
+            return
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "steps": 2, "next_before": 1})
+
+    seen.page.route("**/episodes/rows?*", page_of_two)
+    seen.open(f"/jobs/{job_id}/episodes", ".virtual-row")
+    assert seen.page.inner_text("form [role=status]") == "reading: 1 of 2 steps"
+    assert len(held) == 1
+    held[0].fulfill(json={"rows": {"step": []}, "next_before": None, "steps": 2, "read": 1, "group_size": 4})
+    seen.page.wait_for_selector("text=1 read")
+    assert seen.wrong == []
+
+
+@slow
 def test_grows_with_the_event_log_without_gap_or_double(chromium, gateway, client, spec):
     job_id, lease = hostile_job(gateway, client, spec, "plain")
     service = gateway.store.service()

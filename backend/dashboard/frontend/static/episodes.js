@@ -21,7 +21,7 @@ export async function show(main, jobId) {
     failed: asked.get("failed") === "1", tools: asked.get("tools") === "1", task: asked.get("task") ?? "", seats: asked.get("seats") === "all", text: asked.get("text") ?? "", like: asked.get("like") ?? "",
   };
   const path = `/dashboard/jobs/${encodeURIComponent(jobId)}`;
-  let rows = [], shown = [], order = ["step", -1], reading = 0, drawn = 0, asksForPaint = false;
+  let rows = [], shown = [], order = ["step", -1], reading = 0, drawn = -Infinity, asksForPaint = false;
   const painted = new Map(); // elements by their place
   const found = { stop_reason: new Set(), agent: new Set(), environment: new Set() };
   document.title = `Episodes of ${jobId} · tinkergym`;
