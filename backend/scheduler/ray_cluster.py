@@ -241,11 +241,13 @@ class RayWorkers:
 
     def has_changes(self) -> bool:
         """Whether `changes` would return any, other than reports of pools without jobs, which can wait."""
-        # Asked before each tick, which comes only when something changed: Ray gives a place without any
-        # commit.
-        self._start_pools()
-        self._ask_about_env_workers()
+        self._look()
         return any(map(self._is_news, list(self._resolved)))
+
+    def _look(self) -> None:
+        """Notice what nobody reports. Before each tick and in it: a busy store's ticks come unasked."""
+        self._start_pools()  # Nodes come and go, and Ray gives places, without any commit.
+        self._ask_about_env_workers()
 
     def _is_news(self, promise: Future[Any]) -> bool:
         about, _ = self._watched[promise]
@@ -254,7 +256,7 @@ class RayWorkers:
 
     def changes(self) -> list[Change]:
         """Return what happened since the last call."""
-        self._ask_about_env_workers()
+        self._look()
         found: list[Change] = []
         while self._resolved:
             promise = self._resolved.popleft()

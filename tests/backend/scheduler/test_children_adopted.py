@@ -59,6 +59,8 @@ class Child:
 class NoPlaces:
     """Has no place for a further pool."""
 
+    looks = 0
+
     def want(self, pool_id, model, memory_bytes) -> None: ...
 
     def adopt(self, pool_ids) -> None: ...
@@ -66,6 +68,7 @@ class NoPlaces:
     def forget(self, pool_id) -> None: ...
 
     def placed(self):
+        self.looks += 1
         return []
 
     def node_of(self, pool_id):
@@ -87,6 +90,7 @@ class Machine:
         self.world, self.children, self.pool = world, {}, Actor()
         self.actors = {f"pool|{POOL}|nano": self.pool}
         self.started: list[Child] = []
+        self.placing = NoPlaces()
         url = unix_url(world.socket(POOL))
         world.service.register_pool(POOL, "nano", url, "token", world.clock.now)
 
@@ -100,7 +104,7 @@ class Machine:
             config,
             children=self.children,
             actors=lambda: self.actors,
-            placing=NoPlaces(),
+            placing=self.placing,
             start_child=self.start_child,
         )
         scheduler = Scheduler(
@@ -147,6 +151,16 @@ def test_learns_sizes_without_a_further_look(machine):
     scheduler = machine.begin()
     scheduler.tick()
     assert not scheduler.due()
+
+
+def test_looks_for_places_while_every_tick_follows_a_commit(machine):
+    scheduler = machine.begin()
+    for _ in range(3):
+        looks = machine.placing.looks
+        machine.world.submit()
+        assert scheduler.due()
+        scheduler.tick()
+        assert machine.placing.looks > looks
 
 
 def test_ends_children_of_a_pool_that_died_meanwhile(machine):
