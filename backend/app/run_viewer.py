@@ -32,10 +32,10 @@ from backend.gateway.app import create_app
 from backend.gateway.uvicorn_server import serve_on
 from backend.gateway.wiring import assembled
 from backend.store.copied_runs import add_copied_episodes
-from backend.store.database_copy import dump
+from backend.store.database_copy import copy_file
 from backend.store.kept_episodes import KeptEpisodes
 from backend.store.key_rows import LOCAL_TENANT
-from backend.store.place import DEFAULT_FILE, default_url
+from backend.store.place import DEFAULT_FILE
 from backend.store.store import Store
 from tinkergym.certificates.archive import BundleFiles, reading_bundle, unreadable
 from tinkergym.certificates.bundle import CERTIFICATE, EVENTS, LEDGER
@@ -121,7 +121,7 @@ def opened(path: Path, folder: Path) -> Iterator[tuple[ServiceConfig, Store, str
         if not (path / DEFAULT_FILE).is_file():
             raise InvalidRequestError(f"{path} has no {DEFAULT_FILE}", hint=_WHAT_TO_NAME, field="path")
         own["blobs"] = str(path.absolute())
-        dump(default_url(path.absolute()), folder / DEFAULT_FILE)
+        copy_file(path / DEFAULT_FILE, folder / DEFAULT_FILE)
     elif not path.is_file():
         raise InvalidRequestError(f"there is no {path}", hint=_WHAT_TO_NAME, field="path")
     config = ServiceConfig(**own)

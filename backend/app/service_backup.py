@@ -23,7 +23,7 @@ from backend.private_folder import private_files
 from backend.store import database_copy
 from backend.store.blobs import BlobMissingError, Blobs
 from backend.store.collector import OWNER
-from backend.store.place import database_file, url_of_file
+from backend.store.place import database_file
 from backend.store.store import Store
 from tinkergym import __version__
 from tinkergym.errors import TinkerGymError
@@ -78,9 +78,9 @@ def back_up(config: ServiceConfig, target: Blobs) -> BackupReport:
         for _ in range(_MOST_ROUNDS):
             dump = Path(folder, name)
             dump.unlink(missing_ok=True)
-            database_copy.dump(config.store_url, dump)
+            named = database_copy.dump(config.store_url, dump)
             there = _copy_blobs(config, target)
-            lacking = _named(config, dump) - there.keys()
+            lacking = {f"jobs/{key}" for key in named} - there.keys()
             if not lacking:
                 break
         else:
@@ -154,13 +154,6 @@ def _existing(config: ServiceConfig) -> Store:
             f"there is no database {file}", hint="name the service's data_dir", field="database_url"
         )
     return Store.open(config.store_url)
-
-
-def _named(config: ServiceConfig, dump: Path) -> set[str]:
-    """Return the files of all checkpoints that the copied database names."""
-    url = config.store_url if database_file(config.store_url) is None else url_of_file(dump)
-    with closing(Store.open(url)) as store:
-        return {f"jobs/{key}" for key in store.checkpoint_files()}
 
 
 def _copy_blobs(config: ServiceConfig, target: Blobs) -> dict[str, int]:

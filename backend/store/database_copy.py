@@ -8,23 +8,42 @@ import subprocess
 from contextlib import closing
 from pathlib import Path
 
-from sqlalchemy import URL, inspect, make_url
+from sqlalchemy import URL, inspect, make_url, text
 
 from backend.errors import ConfigError
 from backend.store.database import Database
-from backend.store.place import database_file
+from backend.store.place import database_file, url_of_file
+from backend.store.policies import checkpoint_files
 
 
-def dump(url: str, target: Path) -> None:
+def dump(url: str, target: Path) -> set[str]:
     """Write a consistent copy of the database into a new file, whether or not a service uses it.
+
+    Returns:
+        The keys of all files of the checkpoints that the copy names, among the files of all jobs.
 
     Raises:
         ConfigError: There is no database, or it cannot be read.
     """
     path = database_file(url)
-    if path is None:
-        _run(url, "pg_dump", "--format=custom", f"--file={target}")
-        return
+    if path is not None:
+        copy_file(path, target)
+        url = url_of_file(target)
+    with closing(Database(url)) as database, database.read() as connection:
+        if path is None:
+            # The program copies what this transaction sees, which lasts until the copy is complete.
+            connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+            seen = connection.scalar(text("SELECT pg_export_snapshot()"))
+            _run(url, "pg_dump", "--format=custom", f"--snapshot={seen}", f"--file={target}")
+        return checkpoint_files(connection)
+
+
+def copy_file(path: Path, target: Path) -> None:
+    """Write a consistent copy of a SQLite database into a new file.
+
+    Raises:
+        ConfigError: There is no database, or it cannot be read.
+    """
     if not path.exists():
         raise ConfigError(
             f"there is no database {path}", hint="name the service's data_dir", field="database_url"
@@ -71,7 +90,7 @@ def restore(source: Path, url: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_name(f".{path.name}.restoring")
     draft.unlink(missing_ok=True)
-    dump(f"sqlite:///{source}", draft)
+    copy_file(source, draft)
     # Only now does it have its name: a restore that is killed leaves nothing that looks like a database.
     draft.rename(path)
 

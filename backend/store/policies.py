@@ -145,6 +145,16 @@ def checkpoints_by_key(connection: Connection, job_id: str) -> dict[str, Checkpo
     }
 
 
+def checkpoint_files(connection: Connection) -> set[str]:
+    """Return the keys of all files of all checkpoints, among the files of all jobs."""
+    return {
+        f"{key}/{name}"
+        for job_id in connection.scalars(select(jobs.c.job_id)).all()
+        for key, view in checkpoints_by_key(connection, job_id).items()
+        for name in view.files
+    }
+
+
 def record_version(
     connection: Connection,
     job_id: str,

@@ -180,17 +180,6 @@ class Store:
                 return None
             return set(checkpoints_by_key(connection, job_id))
 
-    def checkpoint_files(self) -> set[str]:
-        """Return the keys of all files of all checkpoints, among the files of all jobs."""
-        with self._db.read() as connection:
-            job_ids = connection.scalars(select(jobs.c.job_id)).all()
-            return {
-                f"{key}/{name}"
-                for job_id in job_ids
-                for key, view in checkpoints_by_key(connection, job_id).items()
-                for name in view.files
-            }
-
     def close(self) -> None:
         """Close the database's connections."""
         self._db.close()

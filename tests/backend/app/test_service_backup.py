@@ -24,8 +24,8 @@ SPEC = RLSpec(environment=EnvironmentRef(id="board/TicTacToeVs-v0"), steps=5)
 class Service:
     """A data folder with one job, and what its worker does."""
 
-    def __init__(self, folder):
-        self.config = ServiceConfig(data_dir=folder)
+    def __init__(self, config):
+        self.config, folder = config, config.data_dir
         folder.mkdir(mode=0o700)
         self.store = Store.open(self.config.store_url)
         self.store.keys.ensure_tenant("ada")
@@ -53,26 +53,61 @@ class BusyTarget(LocalBlobs):
 
     def __init__(self, root, meanwhile, *, times):
         super().__init__(root)
-        self._meanwhile, self._left = meanwhile, [times]
+        self._meanwhile, self._left, self._is_part = meanwhile, [times], False
 
     def below(self, key):
         below = BusyTarget(self._path(key), self._meanwhile, times=0)
-        below._left = self._left
+        below._left, below._is_part = self._left, True
         return below
 
     def put_file(self, key, path):
         super().put_file(key, path)
+        self._let_go_on()
+
+    def files(self, key=""):
+        if self._is_part:  # The service's blobs are listed next.
+            self._let_go_on()
+        return super().files(key)
+
+    def _let_go_on(self):
         if self._left[0]:
             self._left[0] -= 1
             self._meanwhile()
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
+def config(request, tmp_path):
+    """Return the settings of a service whose data folder has this name, with either database."""
+    if request.param == "sqlite":
+        yield lambda name, **more: ServiceConfig(data_dir=tmp_path / name, **more)
+        return
+    server, url = (request.getfixturevalue(f"postgres_{what}") for what in ("server", "url"))
+    server.execute("CREATE DATABASE after")
+    urls = {"before": url, "after": server.url("after")}
+    yield lambda name, **more: ServiceConfig(data_dir=tmp_path / name, database_url=urls[name], **more)
+    server.execute("DROP DATABASE after")
+
+
 @pytest.fixture
-def service(tmp_path):
-    made = Service(tmp_path / "before")
+def service(config):
+    made = Service(config("before"))
     made.save()
     yield made
     made.store.close()
+
+
+@pytest.fixture
+def file_service(tmp_path):
+    made = Service(ServiceConfig(data_dir=tmp_path / "before"))
+    made.save()
+    yield made
+    made.store.close()
+
+
+def settings(config):
+    """Return the settings as a command gets them."""
+    set_here = config.model_dump(mode="json", include={"data_dir", "database_url", "blobs"})
+    return [part for name, value in set_here.items() if value for part in ("--set", f"{name}={value}")]
 
 
 def checkpoints(config, job_id):
@@ -82,32 +117,30 @@ def checkpoints(config, job_id):
     return {view.step: (config.job_files.local(view.key) / "weights").read_bytes() for view in views}
 
 
-def test_restores_database_and_blobs_that_fit_together(service, tmp_path, capsys):
+def test_restores_database_and_blobs_that_fit_together(service, config, tmp_path, capsys):
     service.save()
-    target, places = str(tmp_path / "backup"), [f"data_dir={tmp_path / name}" for name in ("before", "after")]
+    target, after = str(tmp_path / "backup"), config("after", blobs=str(tmp_path / "elsewhere"))
     for _ in range(2):  # the second into the same place
-        assert service_backup.main(["--set", places[0], "backup", target]) == 0
+        assert service_backup.main([*settings(service.config), "backup", target]) == 0
         service.save()
     capsys.readouterr()
-    elsewhere = f"blobs={tmp_path / 'elsewhere'}"
-    assert service_backup.main(["--json", "--set", places[1], "--set", elsewhere, "restore", target]) == 0
+    assert service_backup.main(["--json", *settings(after), "restore", target]) == 0
     assert json.loads(capsys.readouterr().out)["blobs"] == 2
-    config = ServiceConfig(data_dir=tmp_path / "after", blobs=str(tmp_path / "elsewhere"))
-    assert checkpoints(config, service.lease.job_id) == {3: b"3"}
-    assert config.operator_key_file.read_text() == "secret"
-    assert config.operator_key_file.stat().st_mode & 0o777 == 0o600
+    assert checkpoints(after, service.lease.job_id) == {3: b"3"}
+    assert after.operator_key_file.read_text() == "secret"
+    assert after.operator_key_file.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("times", [1, 3])
-def test_backs_up_service_that_goes_on_meanwhile(service, tmp_path, times):
+@pytest.mark.parametrize("times", [4, 9])
+def test_backs_up_service_that_goes_on_meanwhile(service, config, tmp_path, times):
     service_backup.back_up(service.config, BusyTarget(tmp_path / "backup", service.save, times=times))
-    after = ServiceConfig(data_dir=tmp_path / "after")
+    after = config("after")
     service_backup.restore(after, LocalBlobs(tmp_path / "backup"))
     ((step, weights),) = checkpoints(after, service.lease.job_id).items()
     assert weights == b"%d" % step
 
 
-def test_restores_over_no_database_and_from_no_unfinished_backup(service, tmp_path):
+def test_restores_over_no_database_and_from_no_unfinished_backup(service, config, tmp_path):
     target = LocalBlobs(tmp_path / "backup")
     service_backup.back_up(service.config, target)
     with pytest.raises(ConfigError, check=lambda error: error.field == "database_url"):
@@ -115,14 +148,14 @@ def test_restores_over_no_database_and_from_no_unfinished_backup(service, tmp_pa
     target.delete("backup.json")
     with pytest.raises(ConfigError, check=lambda error: error.field == "TARGET"):
         service_backup.back_up(service.config, target)
-    after = ServiceConfig(data_dir=tmp_path / "after")
+    after = config("after")
     with pytest.raises(ConfigError, check=lambda error: error.field == "SOURCE"):
         service_backup.restore(after, target)
 
 
-def test_refuses_existing_databases_before_it_copies_anything(service, tmp_path):
+def test_refuses_existing_databases_before_it_copies_anything(file_service, tmp_path):
     target = LocalBlobs(tmp_path / "backup")
-    service_backup.back_up(service.config, target)
+    service_backup.back_up(file_service.config, target)
     after = tmp_path / "after"
     after.mkdir(mode=0o700)
     (after / f"{DEFAULT_FILE}-wal").touch()
@@ -132,9 +165,9 @@ def test_refuses_existing_databases_before_it_copies_anything(service, tmp_path)
     assert ServiceConfig(data_dir=after).job_files.files() == []
 
 
-def test_refuses_blob_store_of_another_service(service, tmp_path):
+def test_refuses_blob_store_of_another_service(file_service, tmp_path):
     target = LocalBlobs(tmp_path / "backup")
-    service_backup.back_up(service.config, target)
+    service_backup.back_up(file_service.config, target)
     after = ServiceConfig(data_dir=tmp_path / "after", blobs=str(tmp_path / "bucket"))
     after.job_files.put("owner.json", b"{}")
     with pytest.raises(ConfigError, check=lambda error: error.field == "blobs"):
@@ -147,27 +180,32 @@ def test_gives_passwords_to_programs_in_the_environment():
     assert (plain, environment["PGPASSWORD"]) == ("postgresql://ada@host:5/db?sslmode=require", "s@cret")
 
 
-def test_continues_an_interrupted_backup(service, tmp_path):
+def test_continues_an_interrupted_backup(file_service, tmp_path):
     class InterruptedBackupError(Exception):
         pass
 
+    left = ["listing", "first blob"]
+
     def stop():
-        raise InterruptedBackupError
+        left.pop(0)
+        if not left:
+            raise InterruptedBackupError
 
     with pytest.raises(InterruptedBackupError):
-        service_backup.back_up(service.config, BusyTarget(tmp_path / "backup", stop, times=1))
+        service_backup.back_up(file_service.config, BusyTarget(tmp_path / "backup", stop, times=2))
+    assert list((tmp_path / "backup" / "jobs").rglob("*.json"))
     after = ServiceConfig(data_dir=tmp_path / "after")
     with pytest.raises(ConfigError, check=lambda error: error.field == "SOURCE"):
         service_backup.restore(after, LocalBlobs(tmp_path / "backup"))
-    service_backup.back_up(service.config, LocalBlobs(tmp_path / "backup"))
+    service_backup.back_up(file_service.config, LocalBlobs(tmp_path / "backup"))
     service_backup.restore(after, LocalBlobs(tmp_path / "backup"))
-    assert checkpoints(after, service.lease.job_id) == {1: b"1"}
+    assert checkpoints(after, file_service.lease.job_id) == {1: b"1"}
 
 
-def test_keeps_backup_of_another_service(service, tmp_path):
+def test_keeps_backup_of_another_service(file_service, tmp_path):
     target = LocalBlobs(tmp_path / "backup")
-    service_backup.back_up(service.config, target)
-    other = Service(tmp_path / "other")
+    service_backup.back_up(file_service.config, target)
+    other = Service(ServiceConfig(data_dir=tmp_path / "other"))
     other.store.close()
     with pytest.raises(ConfigError, check=lambda error: error.field == "TARGET"):
         service_backup.back_up(other.config, target)
