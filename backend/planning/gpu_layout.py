@@ -4,21 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from backend.planning.machines import NodeRoom, Wish
 from backend.planning.memory_needs import (
     CONTEXT_BYTES,
+    MERGED_ADAPTERS,
+    WORK_TOKENS,
     EngineNeeds,
     LearnerNeeds,
     Method,
     engine_needs,
     learner_needs,
+    policy_bytes,
     usable_bytes,
 )
 
 SMALL = 50_000_000
 """Models with fewer parameters take one GPU unless their operator wishes otherwise: their steps are over
 before several ranks have exchanged anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thrift:
+    """What a model does with less memory than would be good for its speed."""
+
+    tokens: int
+    """That a rank computes at a time."""
+    sleeps: bool
+    """Whether the engine sleeps while the model learns."""
+    merged: int
+    """Adapters with merged weights in an engine."""
+
+
+def thrifts(wish: Wish, tensor_parallel: int) -> list[Thrift]:
+    """Return what to try, the fastest first."""
+    # Not into weights of few bits.
+    merges = _has_own_policies(wish, tensor_parallel) and wish.shape is not None and not wish.quantized
+    kept = MERGED_ADAPTERS if merges else MERGED_ADAPTERS[-1:]
+    return [Thrift(*each) for each in product(WORK_TOKENS, (False, True), kept)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +59,16 @@ class Layout:
     """Of an engine on each of its GPUs."""
     engine_weights: int
     """How much of it is not its cache."""
+    engine_asleep: int
+    """What it keeps while it sleeps."""
+    merged: int
+    """Adapters with merged weights in it."""
 
     @property
     def shared_bytes(self) -> int:
         """Of a GPU with a rank and an engine."""
         if self.sleeps:
-            return self.learner.resident + max(self.learner.work, self.engine_bytes)
+            return self.learner.resident + max(self.learner.work + self.engine_asleep, self.engine_bytes)
         return self.learner.total + self.engine_bytes
 
     @property
@@ -64,18 +92,15 @@ class Layout:
         return self.engines * self.tensor_parallel + self.singles
 
 
-def layout_of(
-    wish: Wish, *, gpus: int, tensor_parallel: int, sleeps: bool, gpu_bytes: int, tokens: int
-) -> Layout:
+def layout_of(wish: Wish, *, gpus: int, tensor_parallel: int, thrift: Thrift, gpu_bytes: int) -> Layout:
     """Return the ranks and engines of a model on so many GPUs.
 
     Args:
         wish: The model.
         gpus: How many it has in all.
         tensor_parallel: GPUs of one engine.
-        sleeps: Whether the engine sleeps while the model learns.
+        thrift: How it saves memory.
         gpu_bytes: The memory of the largest GPU.
-        tokens: That a rank computes at a time.
     """
     own, together = wish.placement, wish.placement.together is not False
     if together:
@@ -84,33 +109,42 @@ def layout_of(
     else:
         engines = own.engines or 1
         ranks = own.learner.ranks or max(1, gpus - engines * tensor_parallel)
-    engine = engine_of(wish, tensor_parallel)
+    method, divided_by = _method_of(wish, ranks, gpu_bytes)
+    engine = engine_of(wish, tensor_parallel, method, thrift.merged)
     least = max(1, int(wish.engine_share * gpu_bytes))
     return Layout(
         ranks=ranks,
         engines=engines,
         tensor_parallel=tensor_parallel,
         together=together,
-        sleeps=sleeps and together,
-        learner=learner_of(wish, ranks, gpu_bytes, tokens),
+        sleeps=thrift.sleeps and together,
+        learner=learner_of(wish, method, divided_by, thrift.tokens),
         engine_weights=engine.weights,
+        engine_asleep=engine_of(wish, 1, method).weights
+        if _has_own_policies(wish, tensor_parallel)
+        else CONTEXT_BYTES,
+        merged=thrift.merged,
         engine_bytes=max(engine.total, min(least, engine.weights + _most_cache(wish, engine))),
     )
 
 
-def learner_of(wish: Wish, ranks: int, gpu_bytes: int, tokens: int) -> LearnerNeeds:
-    """Return what each of so many ranks needs."""
+def _method_of(wish: Wish, ranks: int, gpu_bytes: int) -> tuple[Method, int]:
+    """Return what memory is planned for, and over how many ranks a policy of all parameters is sharded."""
     if wish.shape is None:
-        return LearnerNeeds(resident=CONTEXT_BYTES + wish.memory_bytes, work=0)
+        return "lora", 1
     divides = ranks > 1 and wish.shape.parameters >= wish.placement.learner.divide_from
     divided_by = ranks if divides else 1
-    method: Method = "lora"
-    if wish.placement.trains == "full":
-        method = "full"
-    elif wish.placement.trains == "auto":
-        full = learner_needs(wish.shape, "full", number_bytes=wish.number_bytes, divided_by=divided_by)
-        fits = 2 * full.total <= usable_bytes(gpu_bytes)
-        method = "full" if fits and not wish.quantized else "lora"
+    if wish.placement.trains != "auto":
+        return wish.placement.trains, divided_by
+    learner, engine = learner_of(wish, "full", divided_by), engine_of(wish, 1, "full")
+    fits = 2 * max(learner.total, engine.total) <= usable_bytes(gpu_bytes)
+    return "full" if fits and not wish.quantized else "lora", divided_by
+
+
+def learner_of(wish: Wish, method: Method, divided_by: int, tokens: int = WORK_TOKENS[-1]) -> LearnerNeeds:
+    """Return what a rank needs."""
+    if wish.shape is None:
+        return LearnerNeeds(resident=CONTEXT_BYTES + wish.memory_bytes, work=0)
     return learner_needs(
         wish.shape,
         method,
@@ -121,16 +155,25 @@ def learner_of(wish: Wish, ranks: int, gpu_bytes: int, tokens: int) -> LearnerNe
     )
 
 
-def engine_of(wish: Wish, tensor_parallel: int) -> EngineNeeds:
+def engine_of(wish: Wish, tensor_parallel: int, method: Method, merged: int = 0) -> EngineNeeds:
     """Return what an engine needs on each of its GPUs, at least."""
     if wish.shape is None:
         return EngineNeeds(weights=CONTEXT_BYTES + wish.memory_bytes // tensor_parallel, cache=0)
+    policies = 0
+    if _has_own_policies(wish, tensor_parallel):
+        policies = policy_bytes(wish.shape, method, number_bytes=wish.number_bytes, merged=merged)
     return engine_needs(
         wish.shape,
         number_bytes=wish.number_bytes,
         tensor_parallel=tensor_parallel,
         quantized=wish.quantized,
+        policies=policies,
     )
+
+
+def _has_own_policies(wish: Wish, tensor_parallel: int) -> bool:
+    """Whether its engine is in a process of ours: vLLM keeps policies in its share, and nothing asleep."""
+    return not wish.engine_share and tensor_parallel == 1
 
 
 _SEQUENCES = 256

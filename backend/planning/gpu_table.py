@@ -6,7 +6,7 @@ from backend.compute.supported_models import Quantization
 from backend.planning.machines import Machine, Placed, Wish
 from backend.planning.model_plan import plan
 from backend.planning.model_shape import ModelShape
-from backend.planning.wishes import ModelPlacement
+from backend.planning.wishes import GPU_MEMORY, ModelPlacement
 
 _GB = 10**9
 GPUS_GB = (24, 48, 80, 141)
@@ -39,23 +39,44 @@ MODELS = {
 }
 
 
+_WAYS: dict[str, tuple[tuple[str, str, Quantization], ...]] = {
+    "transformers": (("NF4 LoRA", "lora", "nf4"), ("LoRA", "lora", ""), ("full", "full", "")),
+    "vllm": (("LoRA", "lora", ""), ("full", "full", "")),
+}
+"""By engine: what a column says, what is trained, and the base model's format."""
+
+
 def gpu_table() -> str:
-    """Return the table as Markdown: the fewest GPUs of one node, in bfloat16."""
-    head = [f"{gb} GB, {how}" for how in ("NF4 LoRA", "LoRA", "full") for gb in GPUS_GB]
+    """Return the table of each engine as Markdown: the fewest GPUs of one node, in bfloat16."""
+    return "\n\n".join(f"With `engine={engine}`:\n\n{_table(engine)}" for engine in _WAYS)
+
+
+def _table(engine: str) -> str:
+    head = [f"{gb} GB, {how}" for how, _, _ in _WAYS[engine] for gb in GPUS_GB]
     lines = ["| model | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
     for name, shape in MODELS.items():
-        ways: tuple[tuple[str, Quantization], ...] = (("lora", "nf4"), ("lora", ""), ("full", ""))
-        cells = [_fewest(shape, gb, how, quantized) for how, quantized in ways for gb in GPUS_GB]
+        cells = [
+            _fewest(shape, gb, trains, quantized, engine)
+            for _, trains, quantized in _WAYS[engine]
+            for gb in GPUS_GB
+        ]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _fewest(shape: ModelShape, gb: int, trains: str, quantized: Quantization) -> str:
+def _fewest(shape: ModelShape, gb: int, trains: str, quantized: Quantization, engine: str) -> str:
+    vllm = engine == "vllm"
     for count in _COUNTS[:1] if quantized else _COUNTS:  # which has one learner rank
         node = Machine(node_id="node", cpus=1000, memory_bytes=10**14, gpus=(gb * _GB,) * count)
-        placement = ModelPlacement.model_validate({"gpus": count, "trains": trains, "tensor_parallel": 1})
+        size = {} if vllm else {"tensor_parallel": 1}  # Only vLLM divides an engine.
         wish = Wish(
-            name="m", model="m", placement=placement, shape=shape, number_bytes=2, quantized=quantized
+            name="m",
+            model="m",
+            placement=ModelPlacement.model_validate({"gpus": count, "trains": trains, **size}),
+            shape=shape,
+            number_bytes=2,
+            quantized=quantized,
+            engine_share=GPU_MEMORY if vllm else 0.0,
         )
         if isinstance(plan([node], [wish])["m"], Placed):
             return str(count)

@@ -74,6 +74,8 @@ class Part:
     """Its memory on each of these GPUs."""
     work_bytes: int = 0
     """How much of it is for a rank's activations, or an engine's cache."""
+    merged_adapters: int | None = None
+    """Adapters whose merged weights an engine keeps, if that is planned."""
 
     @property
     def bundle(self) -> dict[str, float]:

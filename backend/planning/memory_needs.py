@@ -20,7 +20,10 @@ _USABLE = 0.95
 ADAPTER_RANK = 16
 """The rank of the adapters that are planned for."""
 ADAPTERS = 4
-"""How many of them a learner holds at a time; one policy of all parameters counts as much."""
+"""How many of them a learner and an engine hold at a time; one policy of all parameters counts as much."""
+MERGED_ADAPTERS = (1, 0)
+"""Adapters with merged weights in an engine on a GPU, each a copy of all linear layers: one where it fits.
+Without, an adapter's products are added layer by layer."""
 WORK_TOKENS = (16_384, 4096)
 """Tokens for which a learner's memory is planned: as many as fill a GPU, or where that is too much, fewer."""
 CACHE_TOKENS = 32_768
@@ -49,6 +52,7 @@ class EngineNeeds:
     """Memory of an engine on each of its GPUs, in bytes."""
 
     weights: int
+    """With its policies."""
     cache: int
 
     @property
@@ -119,14 +123,40 @@ def engine_needs(
     number_bytes: int,
     tensor_parallel: int = 1,
     quantized: Quantization = "",
+    policies: int = 0,
 ) -> EngineNeeds:
-    """Return what an engine needs on each of its GPUs; heads of the cache are divided as far as they go."""
+    """Return what an engine needs on each of its GPUs; heads of the cache are divided as far as they go.
+
+    Args:
+        shape: The model.
+        number_bytes: Of the service's number format: 4 or 2.
+        tensor_parallel: GPUs over which it is divided.
+        quantized: The format of the linear layers' weights, if it is another.
+        policies: What `policy_bytes` returns; 0 for vLLM, which takes it out of its share.
+    """
     divided = min(tensor_parallel, shape.key_value_heads)
     weights = base_bytes(shape, number_bytes=number_bytes, quantized=quantized)
     return EngineNeeds(
-        weights=CONTEXT_BYTES + -(-weights // tensor_parallel),
+        weights=CONTEXT_BYTES + -(-weights // tensor_parallel) + policies,
         cache=CACHE_TOKENS * shape.cached_numbers * number_bytes // divided,
     )
+
+
+def policy_bytes(shape: ModelShape, method: Method, *, number_bytes: int, merged: int) -> int:
+    """Return what the policies in a transformers engine need, besides the base model.
+
+    Args:
+        shape: The model.
+        method: Adapters only, or one policy of all parameters besides.
+        number_bytes: Of the service's number format: 4 or 2.
+        merged: Adapters whose merged weights are kept.
+    """
+    # The factors of all adapters in a batch are kept a second time, side by side.
+    factors = 2 * ADAPTERS * shape.adapter_parameters(ADAPTER_RANK)
+    numbers = merged * shape.adapted_parameters + factors
+    if method == "full":
+        numbers = max(numbers, 2 * shape.parameters)  # The next version is complete before the last one goes.
+    return numbers * number_bytes
 
 
 def divides_heads(shape: ModelShape | None, tensor_parallel: int) -> bool:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import product
 
-from backend.planning.gpu_layout import SMALL, Layout, choose, choose_with, layout_of
+from backend.planning.gpu_layout import SMALL, Layout, Thrift, choose, choose_with, layout_of, thrifts
 from backend.planning.machines import Machine, NodeRoom, NotPlaced, Placed, Rooms, Wish, rooms_of, take
-from backend.planning.memory_needs import WORK_TOKENS, divides_heads
+from backend.planning.memory_needs import divides_heads
 from backend.planning.plan_reasons import (
     no_heads,
     no_label,
@@ -83,8 +82,8 @@ def _on_gpus(rooms: Sequence[NodeRoom], usable: Sequence[NodeRoom], wish: Wish) 
         return no_heads(wish)
     enough = [room for room in rooms if has_processors(room, wish)]
     for size in sizes:
-        for tokens, sleeps in product(WORK_TOKENS, (False, True)):
-            for layout in _layouts(enough, wish, size, sleeps=sleeps, tokens=tokens):
+        for thrift in thrifts(wish, size):
+            for layout in _layouts(enough, wish, size, thrift):
                 if (chosen := choose(enough, layout)) is None:
                     continue
                 parts = gpu_parts(wish, layout, chosen, usable)
@@ -93,7 +92,7 @@ def _on_gpus(rooms: Sequence[NodeRoom], usable: Sequence[NodeRoom], wish: Wish) 
     # Last: a model without a wish for more GPUs stays where its pool's process could be.
     if (found := _with_nodes_for_ranks(rooms, enough, usable, wish, sizes)) is not None:
         return found
-    least = [_layouts(rooms, wish, size, sleeps=True, tokens=WORK_TOKENS[-1])[-1] for size in sizes]
+    least = [_layouts(rooms, wish, size, thrifts(wish, size)[-1])[-1] for size in sizes]
     if any(choose(rooms, layout) for layout in least):
         return no_processors(wish, rooms)
     return too_few_gpus(wish, rooms, least)
@@ -112,8 +111,8 @@ def _with_nodes_for_ranks(
     """
     if len(enough) == len(rooms):
         return None
-    for size, tokens, sleeps in product(sizes, WORK_TOKENS, (False, True)):
-        for layout in _layouts(enough, wish, size, sleeps=sleeps, tokens=tokens):
+    for size, thrift in [(each, thrift) for each in sizes for thrift in thrifts(wish, each)]:
+        for layout in _layouts(enough, wish, size, thrift):
             for first in enough:
                 others = [room for room in rooms if room is not first]
                 fewer = max(1, min(layout.engines, len(first.gpus) // size))
@@ -140,15 +139,13 @@ def _engine_sizes(rooms: Sequence[NodeRoom], wish: Wish) -> list[int]:
     ]
 
 
-def _layouts(rooms: Sequence[NodeRoom], wish: Wish, size: int, *, sleeps: bool, tokens: int) -> list[Layout]:
+def _layouts(rooms: Sequence[NodeRoom], wish: Wish, size: int, thrift: Thrift) -> list[Layout]:
     """Return the layouts to try, the one with most GPUs first."""
     own = wish.placement
     gpu_bytes = max((gpu for room in rooms for gpu in room.machine.gpus), default=0)
 
     def laid_out(gpus: int) -> Layout:
-        return layout_of(
-            wish, gpus=gpus, tensor_parallel=size, sleeps=sleeps, gpu_bytes=gpu_bytes, tokens=tokens
-        )
+        return layout_of(wish, gpus=gpus, tensor_parallel=size, thrift=thrift, gpu_bytes=gpu_bytes)
 
     if own.gpus:
         return [laid_out(own.gpus)]

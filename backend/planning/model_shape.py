@@ -78,6 +78,11 @@ class ModelShape:
         """Elements of the table of tokens and of the output head."""
         return self.vocabulary * self.hidden * (1 if self.tied else 2)
 
+    @property
+    def adapted_parameters(self) -> int:
+        """Elements of the linear layers that adapters change; experts are not among them."""
+        return self.layers * (self._attention + (0 if self.experts else 3 * self.hidden * self.intermediate))
+
     def adapter_parameters(self, rank: int) -> int:
         """Return the elements of an adapter of this rank on all linear layers; experts have none."""
         query, key = self.heads * self.head_size, self.key_value_heads * self.head_size

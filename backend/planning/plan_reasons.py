@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from backend.planning.gpu_layout import Layout, engine_of
+from backend.planning.gpu_layout import Layout
 from backend.planning.machines import NodeRoom, NotPlaced, Wish
 from backend.planning.memory_needs import usable_bytes
 
@@ -85,7 +85,7 @@ def too_few_gpus(wish: Wish, rooms: Sequence[NodeRoom], layouts: Sequence[Layout
 
 
 def _too_large(wish: Wish, layout: Layout, largest: int) -> NotPlaced:
-    engine = engine_of(wish, layout.tensor_parallel).total
+    engine = layout.engine_bytes
     resident = layout.learner.total
     what = "its learner" if resident > largest or layout.together else "its engine"
     needed = max(layout.chunk_bytes, layout.single_bytes)

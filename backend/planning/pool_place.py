@@ -29,6 +29,8 @@ class ProcessPlace:
     """The same as a fraction."""
     work_bytes: int = 0
     """How much of `gpu_bytes` is for a rank's activations, or an engine's cache."""
+    merged_adapters: int | None = None
+    """See `Part`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,7 @@ class PoolPlace:
                 gpu_bytes=part.gpu_bytes,
                 gpu_share=part.gpu_bytes / size if size else 0.0,
                 work_bytes=part.work_bytes,
+                merged_adapters=part.merged_adapters,
             )
 
         found = [place(rank, asked) for rank in ranks]

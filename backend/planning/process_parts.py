@@ -81,6 +81,7 @@ def gpu_parts(
                 gpus=gpus,
                 gpu_bytes=layout.engine_bytes,
                 work_bytes=layout.engine_bytes - layout.engine_weights,
+                merged_adapters=layout.merged,
             )
         )
     fitted = _fit(rooms, parts)

@@ -16,6 +16,8 @@ from tinkergym.schema.refusals import Refusal
 
 DIVIDED_FROM = 100_000_000
 """Parameters of a policy that `divided="auto"` shards over the ranks."""
+GPU_MEMORY = 0.4
+"""Fraction of a GPU's memory that vLLM takes, unless the operator says otherwise."""
 _NEVER = sys.maxsize
 
 

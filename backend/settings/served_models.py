@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from backend.compute.supported_models import Quantization
 from backend.planning.strict_settings import Settings
-from backend.planning.wishes import ModelPlacement, OfferedModel
+from backend.planning.wishes import GPU_MEMORY, ModelPlacement, OfferedModel
 from tinkergym.errors import MissingExtraError
 from tinkergym.schema.refusals import Refusal
 
@@ -57,7 +57,7 @@ class VllmSettings(Settings):
     """Different adapters in one batch. Further ones take turns."""
     cache_bytes: int = Field(1 << 30, ge=1 << 20)
     """Size of the KV cache on a CPU."""
-    gpu_memory: float = Field(0.4, gt=0, lt=1)
+    gpu_memory: float = Field(GPU_MEMORY, gt=0, lt=1)
     """Fraction of a GPU's memory for vLLM's weights and cache. The learner needs the rest."""
     enforce_eager: bool = False
     """On a GPU: disable CUDA graphs and `torch.compile`, which starts sooner and decodes more slowly.

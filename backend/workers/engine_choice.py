@@ -36,6 +36,7 @@ def make_engine(
     dtype: DType = "float32",
     images: SharedImages | None = None,
     cache_bytes: int | None = None,
+    merged_adapters: int | None = None,
     quantized: Quantization = "",
 ) -> SamplingEngine:
     """Start the engine of a pool.
@@ -52,6 +53,7 @@ def make_engine(
         dtype: Type of weights and cache.
         images: Source of image files, with the shared caches.
         cache_bytes: Memory for the cache of the transformers engine; None lets it choose.
+        merged_adapters: How many of them keep merged weights in the transformers engine; None lets it choose.
         quantized: The format of the linear layers' weights in the transformers engine, if it is not `dtype`.
 
     Raises:
@@ -92,5 +94,6 @@ def make_engine(
         device_lock=device_lock,
         images=images,
         cache_bytes=cache_bytes,
+        merged_adapters=4 if merged_adapters is None else merged_adapters,
         quantized=quantized,
     )

@@ -151,6 +151,7 @@ class ModelLoader:
             dtype=config.dtype,
             images=self._images,
             cache_bytes=self._cache_bytes,
+            merged_adapters=self._place.engines[0].merged_adapters if self._place.engines else None,
             quantized=config.quantization_of(model),
         )
 

@@ -73,7 +73,7 @@ class LoadedPolicies:
         Args:
             model: Its linear layers are changed in place.
             merged_limit: How many adapters may keep merged weights at the same time; each uses as much memory
-                as the layers it adapts.
+                as the layers it adapts. With 0 only those that cannot share a batch are merged, one by one.
         """
         self.sites = {
             path: AdapterSite(module)
@@ -202,7 +202,7 @@ class LoadedPolicies:
         self._clear_sites()
         if not all(policy.live for policy in self._mixed):
             self._forget_mixed()
-        if len(segments) == 1 and not (self._has_quantized and segments[0].policy.is_adapter):
+        if len(segments) == 1 and self._has_table(segments[0].policy):
             self._tables.bind(self._table_of(segments[0].policy))
             return
         self._tables.bind(self._tables.base)
@@ -276,17 +276,25 @@ class LoadedPolicies:
             return True
         return policy.is_adapter and all(self.sites[path].mixable for path in policy.factors)
 
+    def _has_table(self, policy: LoadedPolicy) -> bool:
+        """Whether a policy is computed with a table of its own when it is alone in a batch."""
+        if not policy.is_adapter:
+            return True
+        return not self._has_quantized and (self._merged_limit > 0 or not self.can_mix(policy))
+
     def _table_of(self, policy: LoadedPolicy) -> list[Tensor]:
-        if policy.table is None:
+        table = policy.table
+        if table is None:
             # The new weights reuse the memory of a dropped version: fresh memory costs more than the weights.
             spare = next((table for other, table in self._merged if not other.live), None)
-            table = self._tables.merged(policy.factors, spare)
             self._merged = [(other, own) for other, own in self._merged if other.live]
+            if len(self._merged) >= max(1, self._merged_limit):
+                oldest, own = self._merged.pop(0)
+                oldest.table, spare = None, spare or own
+            table = self._tables.merged(policy.factors, spare)
             self._merged.append((policy, table))
             policy.table = table
-            if len(self._merged) > self._merged_limit:
-                self._merged.pop(0)[0].table = None
-        return policy.table
+        return table
 
 
 def _foreign(segments: Sequence[AdapterSegment], columns: _Columns, *, per_row: bool) -> Tensor:

@@ -117,8 +117,13 @@ class ParameterTables:
         given = {name: tensor for name, tensor in weights.tensors.items() if name in self._index}
         # Tied parameters are one tensor with several names; a state dict may contain only one.
         tied = {tensor.data_ptr(): given[name] for name, tensor in self._named_base() if name in given}
-        table = []
+        table: Table = []
+        own: dict[tuple[int, torch.Size], Tensor] = {}
         for name, loaded in self._named_base():
+            place = loaded.data_ptr(), loaded.shape
+            if place in own:  # A tied parameter has one tensor here, too.
+                table.append(own[place])
+                continue
             tensor = given.get(name, tied.get(loaded.data_ptr()))
             if tensor is None or tensor.shape != loaded.shape:
                 raise InvalidRequestError(
@@ -127,7 +132,8 @@ class ParameterTables:
                     code="other_model",
                 )
             room = _by_columns(loaded) if name in self._own_linears else torch.empty_like(loaded)
-            table.append(room.copy_(tensor.detach()))
+            own[place] = room.copy_(tensor.detach())
+            table.append(own[place])
         return table
 
     def _named_base(self) -> list[tuple[str, Tensor]]:

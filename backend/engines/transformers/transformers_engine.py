@@ -83,7 +83,8 @@ class TransformersEngine:
             most_active: Most requests computed at a time; None chooses by device. If a larger batch is no
                 more efficient, answering some requests early is better: their environments act while the
                 others are computed.
-            merged_adapters: Number of adapters whose merged weights are kept.
+            merged_adapters: Number of adapters whose merged weights are kept, each a copy of the layers that
+                it adapts. With 0 an adapter's products are added to each layer's outputs.
             images: Source of image files for a model with image support; None refuses images.
             quantized: The format of the linear layers' weights, if it is not `dtype`.
 
@@ -180,6 +181,8 @@ class TransformersEngine:
     def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
         """Replace a policy's version by `policy@version`; return the weights' SHA-256."""
         self._model.policies.publish(policy, version, weights, let_finish=let_finish)
+        with self._wake:
+            self._wake.notify()  # See `retire`.
         return weights_sha256(weights)
 
     def retire(self, policy: str) -> None:
