@@ -5,17 +5,21 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import StringConstraints
 
 from backend.gateway.dependencies import NumberQuery, Tenant
 from backend.gateway.fair_threads import FairRoute
 from backend.gateway.visible import shown_to
 from backend.gateway.wiring import parts_of
+from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.events import EvaluationEvent
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.summaries import Alarm, Alarms, ChangedSettings, RunSeries
 
 router = APIRouter(prefix="/v1/jobs", route_class=FairRoute)
 
+_Name = Annotated[str, StringConstraints(max_length=500)]
+_MOST_PATTERNS, _MOST_STARS = 50, 4
 _GRAVEST = ("failed", "failed_episodes", "episodes_lost", "tokens_not_sampled")
 
 
@@ -25,15 +29,20 @@ def show_series(
     tenant: Tenant,
     *,
     job_id: str,
-    name: Annotated[list[str] | None, Query(max_length=1000)] = None,
+    name: Annotated[list[_Name] | None, Query(max_length=1000)] = None,
     points: Annotated[int, Query(ge=2, le=20_000)] = 400,
     first_step: NumberQuery = 0,
 ) -> Response:
     """Return metrics of a run's train steps, each thinned to about `points`; those named, or all.
 
-    In a name, `*` stands for anything.
+    In a name, `*` stands for anything; at most 50 names have some, each at most 4.
     """
     tenant.get_job(job_id)
+    stars = [one.count("*") for one in name or () if "*" in one]
+    if len(stars) > _MOST_PATTERNS or max(stars, default=0) > _MOST_STARS:
+        raise InvalidRequestError(
+            f"at most {_MOST_PATTERNS} names may have a `*`, and each at most {_MOST_STARS}", field="name"
+        )
     found = parts_of(request).runs.series(
         job_id, tenant.bodies_after, name or [], points, first_step=first_step
     )

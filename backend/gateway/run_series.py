@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from math import ceil, nan
 from typing import Any
 
@@ -21,6 +21,8 @@ from tinkergym.schema.summaries import Alarm, RunSeries, Series
 _RUNS = 32
 _EVENTS_AT_ONCE = 2000
 _ALARM_STEPS = 50
+_MOST_NAMES = 2000
+_TABLES = 64
 _NOT_METRICS = {"type", "step", "repeated", "stop_reasons", "metrics", "records"}
 _STEP_NUMBERS = [name for name in StepEvent.model_fields if name not in _NOT_METRICS]
 _SUMMED = ("sampled_tokens", "trained_tokens", "sampling_seconds", "learning_seconds")
@@ -32,6 +34,17 @@ ReadEvents = Callable[[str, int, int], Sequence[tuple[int, float, str]]]
 many."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Values of records that have the same metrics."""
+
+    columns: dict[str, int]
+    places: array[int] = field(default_factory=lambda: array("q"))
+    """In the list of all records."""
+    numbers: array[float] = field(default_factory=lambda: array("d"))
+    """One record after the other."""
+
+
 class _Run:
     """What is known about one run: 10,000 steps of 60 metrics take 5 MB."""
 
@@ -40,13 +53,14 @@ class _Run:
         self.last_seq = 0
         self.alarms: dict[str, Alarm] = {}
         self.evaluations: list[EvaluationEvent] = []
+        self.left_out = 0
+        """Values of names beyond the most that are kept."""
         self._steps = array("q")
-        self._columns: dict[str, int] = {}
-        """The number of each metric, in the order in which they appeared first."""
-        self._order: tuple[str, ...] = ()
-        self._tables: dict[int, tuple[array[int], array[float]]] = {}
-        """By the number of metrics known at their time: the places of records in `_steps`, and their values,
-        one record after the other. A value at a time would take longer than parsing them."""
+        self._names: set[str] = set()
+        self._tables: dict[tuple[str, ...], _Table] = {}
+        """By the metrics of their records. A value at a time would take longer than parsing them."""
+        self._rare: dict[str, tuple[array[int], array[float]]] = {}
+        """Of records that fit in no table, by metric: places in `_steps`, and values."""
 
     def add(self, seq: int, time: float, body: str) -> None:
         event = from_json(body, cache_strings="keys")  # two thirds of the time
@@ -66,23 +80,38 @@ class _Run:
         for name in _STEP_NUMBERS:
             if (value := event.get(name)) is not None:
                 values[name] = value
-        if tuple(values) == self._order:  # as nearly always
-            numbers = list(values.values())
-        else:
-            for name in values:
-                self._columns.setdefault(name, len(self._columns))
-            if len(self._columns) > len(self._order):
-                self._order = tuple(self._columns)
-            numbers = [values.get(name, nan) for name in self._order]
-        places, known = self._tables.setdefault(len(self._order), (array("q"), array("d")))
-        places.append(len(self._steps))
-        known.fromlist(numbers)
+        table = self._tables.get(tuple(values)) or self._table_for(values)
+        place = len(self._steps)
         self._steps.append(event["step"])
+        if table is not None:
+            table.places.append(place)
+            table.numbers.fromlist(list(values.values()))
+            return
+        for name, value in values.items():
+            places, numbers = self._rare.setdefault(name, (array("q"), array("d")))
+            places.append(place)
+            numbers.append(value)
+
+    def _table_for(self, values: dict[str, float]) -> _Table | None:
+        """Return a new table for records with these metrics, without those that are not kept.
+
+        None if there are enough tables: a job whose every step has other metrics would need one per step.
+        """
+        for name in [name for name in values if name not in self._names]:
+            if len(self._names) < _MOST_NAMES:
+                self._names.add(name)
+            else:
+                del values[name]
+                self.left_out += 1
+        kept = tuple(values)
+        if kept not in self._tables and len(self._tables) < _TABLES:
+            self._tables[kept] = _Table({name: number for number, name in enumerate(kept)})
+        return self._tables.get(kept)
 
     @property
     def names(self) -> list[str]:
         """The metrics that it has."""
-        return sorted(self._columns)
+        return sorted(self._names)
 
     def newest(self) -> tuple[Indices, Indices]:
         """Return the steps in order, and the place of the newest record of each."""
@@ -91,10 +120,13 @@ class _Run:
 
     def values(self, name: str, places: Indices) -> Values:
         """Return a metric in the records in these places; nan where it has no value."""
-        column, number = np.full(len(self._steps), nan), self._columns[name]
-        for width, (known, numbers) in self._tables.items():
-            if number < width:
-                column[known] = np.asarray(numbers).reshape(-1, width)[:, number]
+        column = np.full(len(self._steps), nan)
+        for table in self._tables.values():
+            if (number := table.columns.get(name)) is not None:
+                rows = np.asarray(table.numbers).reshape(-1, len(table.columns))
+                column[table.places] = rows[:, number]
+        if (rare := self._rare.get(name)) is not None:
+            column[rare[0]] = rare[1]
         return column[places]
 
     def _add_warning(self, event: dict[str, Any]) -> None:
@@ -144,6 +176,7 @@ class RunReader:
                 last_seq=run.last_seq,
                 newest_step=int(steps[-1]) if len(steps) else 0,
                 names=known,
+                left_out=run.left_out,
                 sums={name: float(np.nansum(run.values(name, places))) for name in _SUMMED if name in known},
                 series=[
                     thinned(name, steps[first:], run.values(name, places[first:]), points) for name in wanted
@@ -196,10 +229,26 @@ def _failed_episodes(steps: Sequence[int], episodes: int) -> Alarm:
 
 def _named(pattern: str, known: Sequence[str]) -> Sequence[str]:
     """Return the known names that a name, perhaps with `*`, stands for."""
-    if "*" not in pattern:
+    parts = pattern.split("*")
+    if len(parts) == 1:
         return [pattern] if pattern in known else []
-    found = re.compile(".+".join(map(re.escape, pattern.split("*"))), re.DOTALL)
-    return [name for name in known if found.fullmatch(name)]
+    return [name for name in known if _fits(parts, name)]
+
+
+def _fits(parts: Sequence[str], name: str) -> bool:
+    """Whether a name is made of these parts, with at least one character between two.
+
+    The first place of each part will do. A regular expression tries all of them, for hours if asked to.
+    """
+    if not name.startswith(parts[0]):
+        return False
+    end = len(parts[0])
+    for part in parts[1:-1]:
+        found = name.find(part, end + 1)
+        if found < 0:
+            return False
+        end = found + len(part)
+    return end < len(name) - len(parts[-1]) and name.endswith(parts[-1])
 
 
 def thinned(name: str, steps: Indices, values: Values, points: int) -> Series:

@@ -128,7 +128,9 @@ class RunSeries(WireModel):
     newest_step: int
     """0 before the first."""
     names: list[str] = Field(max_length=10_000)
-    """All metrics that there are."""
+    """All metrics that there are, at most 2,000."""
+    left_out: int = 0
+    """How many values have other names and are left out; the event log has them."""
     series: list[Series] = Field(max_length=10_000)
     sums: dict[str, float] = {}
     """Over all steps: of `sampled_tokens` and `trained_tokens`, and of the `sampling_seconds` and

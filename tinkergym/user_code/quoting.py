@@ -40,7 +40,7 @@ def raised(error: BaseException) -> str:
     return printable(f"{type(error).__name__}: {quoted(error, most=2000)}")
 
 
-_FILE = re.compile(r'^([\s|+-]*File ")(/[^"\n]+|[A-Za-z]:[^"\n]+)(")', re.MULTILINE)
+_FILE = re.compile(r'^([ \t|+-]*File ")(/[^"\n]+|[A-Za-z]:[^"\n]+)(")', re.MULTILINE)
 """The absolute path in a line of a traceback or a stack, also within a group of exceptions."""
 
 

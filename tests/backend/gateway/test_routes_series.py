@@ -38,6 +38,11 @@ def test_returns_the_metrics_that_are_named(client, run):
     assert (found["newest_step"], "kl" in found["names"]) == (2, True)
 
 
+@pytest.mark.parametrize("names", [["a*a*a*a*a*"], ["*"] * 51, ["a" * 501], ["a"] * 1001])
+def test_refuses_names_that_take_long_to_find(client, run, names):
+    assert client.get(f"/v1/jobs/{run}/series", params={"name": names}).status_code == 422
+
+
 def test_lists_the_gravest_alarms_first(client, run):
     found = client.get(f"/v1/jobs/{run}/alarms").json()["alarms"]
     assert [(one["name"], one["last_step"]) for one in found[2:]] == [

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 
 from backend.gateway.run_series import RunReader, thinned
@@ -94,3 +96,26 @@ def test_follows_metrics_that_come_and_go():
         "env/1": {1: 1.0, 4: 4.0},
         "env/2": {2: 2.0, 5: 5.0},
     }
+
+
+def test_finds_patterns_of_many_stars_in_little_time():
+    known = {"a" * 200: 1.0, "ab/ba/b": 2.0}
+    log = Log(step(1, 0.5, **known))
+    asked = {"*" * 90 + "!": [], "a*/*/b": ["ab/ba/b"], "ab*b": ["ab/ba/b"], "ab/ba/b*": [], "*a*b*a*": []}
+    for pattern, names in asked.items():
+        assert [one.name for one in RunReader().series("job-1", log, [pattern], 100).series] == names
+
+
+def test_keeps_a_bounded_number_of_ever_new_metrics():
+    fresh = [{f"env/{number}-{i}": 1.0 for i in range(3)} for number in range(2000)]
+    log = Log(*(step(number, 0.5, **metrics) for number, metrics in enumerate(fresh, start=1)))
+    reader = RunReader()
+    tracemalloc.start()
+    found = reader.series("job-1", log, ["reward_mean", "env/0-0", "env/500-2"], 20_000)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    own = sum(not name.startswith("env/") for name in found.names)
+    assert len(found.names) + found.left_out == own + 3 * 2000
+    assert len(found.names) == 2000
+    assert [len(one.steps) for one in found.series] == [2000, 1, 1]
+    assert kept < 6e6  # 6,000 columns of 2,000 steps would take 96 MB

@@ -69,3 +69,7 @@ def test_names_package_installed_for_development_from_its_top(tmp_path):
     for folder in (inner, inner.parent):
         (folder / "__init__.py").write_text("")
     assert with_relative_paths(f'  File "{inner}/env.py", line 1', []) == '  File "pack/inner/env.py", line 1'
+
+
+def test_passes_over_long_white_space_once():
+    assert with_relative_paths("\n" * 300_000) == "\n" * 300_000
