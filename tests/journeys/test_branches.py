@@ -14,6 +14,7 @@ from tinkergym.errors import (
     UnknownEnvironmentError,
 )
 from tinkergym.schema.evaluation import BranchRequest
+from tinkergym.trajectory.trajectory import StopReason
 
 pytestmark = pytest.mark.service
 
@@ -42,16 +43,29 @@ class Count(tg.TextEnv):
         return shown, float(len(action)), self.left == 0
 
 
+PLAYED = {
+    "alone": {"env": "board/TicTacToeVs-v0"},
+    "game": {"env": "board/TicTacToe-v0", "self_play": True},
+    "at_once": {"env": "tabletop/PrisonersDilemma-v0", "self_play": True},
+}
+
+
+class Trained(dict):
+    """Jobs that have ended, each trained when a test asks for it first."""
+
+    def __init__(self, client):
+        self.client = client
+
+    def __missing__(self, kind):
+        self[kind] = self.client.train(**SHORT | PLAYED[kind])
+        self[kind].wait(progress=False)
+        return self[kind]
+
+
 @pytest.fixture(scope="module")
 def jobs(service):
     with tg.Client() as client:
-        found = {
-            "alone": client.train("board/TicTacToeVs-v0", **SHORT),
-            "game": client.train("board/TicTacToe-v0", self_play=True, **SHORT),
-        }
-        for job in found.values():
-            job.wait(progress=False)
-        yield found
+        yield Trained(client)
 
 
 def prefix(record, turn):
@@ -88,6 +102,30 @@ def test_continues_one_seat_of_a_game(jobs):
         assert (own.agent, [one.agent for one in others]) == ("o", ["x"])
         assert prefix(own, 2) == prefix(seats["o"], 2)
         assert prefix(others[0], 2) == prefix(seats["x"], 2)
+
+
+@pytest.mark.parametrize(
+    "kind", ["game", pytest.param("at_once", marks=pytest.mark.full("a second kind of game"))]
+)
+def test_shows_each_seat_what_follows_its_own_answer(jobs, kind):
+    job = jobs[kind]
+    record = job.stored_episode(f"{job.id}:1:0")
+    for number, seat in enumerate(record.trajectories):
+        how = {"agent": seat.agent, "env": PLAYED[kind]["env"]}
+        recorded = record.trajectories[1 - number]
+        for turn in (1, 2):
+            found = job.branch(record.episode_id, turn, n=0, actions=["?"], **how)
+            (one,), ((other,),) = found.trajectories, found.others
+            assert (one.agent, len(one.turns)) == (seat.agent, turn)
+            assert one.turns[: turn - 1] == seat.turns[: turn - 1]
+            assert one.stop_reason in (StopReason.TURN_LIMIT, StopReason.TERMINATED)
+            assert (one.error, bool(one.final_observation)) == ("", True)
+            assert len(other.turns) >= turn  # it replied
+            kept = turn - 1 + number  # the second seat answers what the first did
+            assert other.turns[:kept] == recorded.turns[:kept]
+        (sampled,) = job.branch(record.episode_id, 2, n=1, **how).trajectories
+        assert sampled.completed
+        assert prefix(sampled, 2) == prefix(seat, 2)
 
 
 @pytest.mark.full("a process of the service plays, which takes seconds to start")

@@ -93,7 +93,8 @@ def _typed(job: Job, episode: str, turn: int, actions: list[str], common: dict[s
             found = job.branch(episode, turn, n=0, actions=actions, **common)
             (record,) = found.trajectories
             print_line(content_text(record.final_observation), "")
-            if record.stop_reason is not StopReason.TURN_LIMIT:
+            # The limit after the last answer has no error; one that another seat met ends the game.
+            if record.stop_reason is not StopReason.TURN_LIMIT or record.error:
                 return found
         try:
             actions = [*actions, typer.prompt("you", prompt_suffix="> ")]

@@ -237,10 +237,6 @@ class _Branch:
         request = self._request.model_copy(
             update={"lease_id": f"{self._name}-{number}", "retries": 0, "group_size": 0}
         )
-        if not self._wanted.n:
-            most = self._wanted.turn - 1 + len(self._wanted.actions)
-            limits = request.limits.model_copy(update={"max_turns": most})
-            request = request.model_copy(update={"limits": limits})
         first, *others = EpisodePlan.from_request(request).seats
         return replace(self._seat(first, number), others=tuple(self._seat(one, number) for one in others))
 
@@ -259,6 +255,11 @@ class _Branch:
                 changed["temperature"] = self._wanted.temperature
             if self._policy is not None:
                 policy, version = self._policy
+            if not self._wanted.n:
+                # Only its own: another seat that met the limit first would end the game before the seat sees
+                # what came of its answer.
+                most = self._wanted.turn - 1 + len(self._wanted.actions)
+                plan = replace(plan, limits=plan.limits.model_copy(update={"max_turns": most}))
         decoding = plan.decoding.model_copy(update=changed)
         return replace(plan, policy=policy, policy_version=version, decoding=decoding)
 

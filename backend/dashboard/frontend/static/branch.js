@@ -58,7 +58,8 @@ export function branching(jobId, view, seat, turn) {
       written.value = "";
       const last = one.turns.at(-1);
       results.append(h("div", { class: "action" }, action(last.action)), h("div", { class: "small quiet" }, `reward ${number(last.reward)}`), ...ended(one).filter(Boolean));
-      if (one.stop_reason !== "turn_limit") {
+      // The limit after the last answer has no error; one that another seat met ends the game.
+      if (one.stop_reason !== "turn_limit" || one.error) {
         results.append(h("p", null, h("b", null, `It is over: return ${number(total(one))}, ${words(one.stop_reason)}.`)));
         said.length = 0;
       }
