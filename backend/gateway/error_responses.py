@@ -54,9 +54,14 @@ def install(app: FastAPI) -> None:
 
 async def _ours(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, TinkerGymError)
+    return error_response(shown(request, error), request.url.path)
+
+
+def shown(request: Request, error: TinkerGymError) -> TinkerGymError:
+    """Return an error as the client of a request may see it."""
     if getattr(request.state, "is_local_owner", False):
-        return error_response(error, request.url.path)
-    return error_response(parts_of(request).machine_paths.hidden_in_error(error), request.url.path)
+        return error
+    return parts_of(request).machine_paths.hidden_in_error(error)
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:

@@ -49,8 +49,17 @@ async def completions_of(
     return await unless_gone(request, patiently(request, sample))
 
 
-async def patiently(request: Request, attempt: Callable[[], Awaitable[Value]]) -> Value:
+async def patiently(
+    request: Request,
+    attempt: Callable[[], Awaitable[Value]],
+    on_wait: Callable[[ServiceUnavailableError], None] | None = None,
+) -> Value:
     """Return what `attempt` returns; repeat it while the model is being loaded, for a limited time.
+
+    Args:
+        request: The client's request.
+        attempt: What to do.
+        on_wait: Told why it is repeated.
 
     Raises:
         ServiceUnavailableError: It was not loaded in time.
@@ -61,9 +70,11 @@ async def patiently(request: Request, attempt: Callable[[], Awaitable[Value]]) -
             return await attempt()
         except TooManyRequestsError:
             raise
-        except ServiceUnavailableError:
+        except ServiceUnavailableError as error:
             if time.monotonic() >= deadline:
                 raise
+            if on_wait is not None:
+                on_wait(error)
             if await parts_of(request).rights_of(key_of(request)) is None:
                 # It may be what ended the answer.
                 raise AuthenticationError("the API key is unknown or revoked") from None
@@ -76,17 +87,28 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, Value]) -> Val
     Raises:
         ClientDisconnect: The client is gone.
     """
-    task, gone = asyncio.create_task(work), asyncio.create_task(_gone(request))
+    task = asyncio.create_task(work)
+    await done_or_gone(request, task)
+    return task.result()
+
+
+async def done_or_gone(request: Request, task: asyncio.Task[Any], *, seconds: float | None = None) -> None:
+    """Wait until a task is done, or for so long; cancel it when the client disconnects before.
+
+    Raises:
+        ClientDisconnect: The client is gone.
+    """
+    gone, goes_on = asyncio.create_task(_gone(request)), False
     try:
-        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientDisconnect
-        return task.result()
+        await asyncio.wait([task, gone], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        goes_on = task.done() or not gone.done()
     finally:
         gone.cancel()
-        if not task.done():
+        if not goes_on:
             task.cancel()
             await asyncio.wait([task])
+    if not goes_on:
+        raise ClientDisconnect
 
 
 async def _gone(request: Request) -> None:

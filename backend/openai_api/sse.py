@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager
 from math import inf
+from typing import Any, Self
 
 from fastapi import Request
 from starlette.types import Message, Receive, Scope, Send
 
+from backend.gateway.error_responses import shown
 from backend.gateway.fair_threads import in_turn_if_large
 from backend.gateway.routes_sample import Sampling, begin_sampling
 from backend.lines_response import LinesResponse
-from backend.openai_api.sampled import completion_in, patiently, unless_gone
+from backend.openai_api.sampled import completion_in, done_or_gone, patiently
 from backend.store.store import TenantStore
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError
 from tinkergym.openai_api.api_errors import reply_to
-from tinkergym.openai_api.server_events import SILENT_SECONDS, STILL_SAMPLING, Events, as_event, as_events
+from tinkergym.openai_api.server_events import (
+    OPENS_SECONDS,
+    SILENT_SECONDS,
+    STILL_SAMPLING,
+    Events,
+    as_comment,
+    as_event,
+    as_events,
+)
 from tinkergym.schema.sampling import Completion, CompletionPart, SampleRequest
 
-Answers = list[Completion | CompletionPart]
+Begun = tuple[Sampling, bytes]
+"""Requests that pools are answering, and their first events."""
 
 
 class EventsResponse(LinesResponse):
@@ -28,6 +39,57 @@ class EventsResponse(LinesResponse):
 
     media_type = "text/event-stream"
     silent_seconds = SILENT_SECONDS
+    opens_seconds = OPENS_SECONDS
+
+    @classmethod
+    async def opened(
+        cls,
+        request: Request,
+        work: Coroutine[Any, Any, Begun],
+        following: Callable[[Sampling], AsyncGenerator[bytes, None]],
+        reason: Callable[[], str],
+    ) -> Self:
+        """Return a response as soon as some work has begun, or takes long; then its reason is sent meanwhile.
+
+        Args:
+            request: The client's request.
+            work: Begins the work.
+            following: Returns the other events.
+            reason: Returns why it has not begun.
+
+        Raises:
+            TinkerGymError: The work did not begin. Later errors are events.
+        """
+        begun = asyncio.create_task(work)
+        await done_or_gone(request, begun, seconds=cls.opens_seconds)
+
+        async def chunks() -> AsyncGenerator[bytes, None]:
+            try:
+                while not begun.done():
+                    yield as_comment(reason())
+                    await asyncio.wait([begun], timeout=cls.opens_seconds)
+                sampling, first = begun.result()
+                yield first
+                async with aclosing(following(sampling)) as events:
+                    async for event in events:
+                        yield event
+            except TinkerGymError as error:
+                _, reply = reply_to(shown(request, error))
+                yield as_event(reply)
+
+        @asynccontextmanager
+        async def held() -> AsyncGenerator[None, None]:
+            try:
+                yield
+            finally:
+                begun.cancel()
+                await asyncio.wait([begun])
+                if not begun.cancelled() and begun.exception() is None:
+                    await begun.result()[0].held.aclose()
+
+        if begun.done():
+            begun.result()  # An error is a status as long as nothing was sent.
+        return cls(chunks(), inf, held())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the header and the events; see `LinesResponse`."""
@@ -70,33 +132,35 @@ async def streamed(
     Raises:
         TinkerGymError: The first answer is an error. Later ones are events.
     """
+    choices = _Choices({one.request_id: place for place, one in enumerate(wanted)}, events)
+    reason = "the model's worker has not accepted the request yet"
 
-    async def begin() -> tuple[Sampling, int, Answers]:
+    def is_loading(error: ServiceUnavailableError) -> None:
+        nonlocal reason
+        reason = str(shown(request, error))
+
+    async def begin() -> Begun:
+        nonlocal reason
         asked = [one.model_copy(update={"stream": True}) for one in wanted]
         sampling = await begin_sampling(request, tenant, asked)
+        reason = "the model has not sampled the first token yet"
         try:
-            first = await anext(sampling.lines, b"")
-            answers = await in_turn_if_large(tenant.tenant_id, len(first), _read, first)
+            lines = await anext(sampling.lines, b"")
+            if not lines:
+                choices.require_all()
+            return sampling, await in_turn_if_large(tenant.tenant_id, len(lines), choices.read, lines)
         except BaseException:
             await sampling.held.aclose()
             raise
-        return sampling, len(first), answers
 
-    sampling, size, first = await unless_gone(request, patiently(request, begin))
-    choices = _Choices({one.request_id: place for place, one in enumerate(wanted)}, events)
-
-    async def chunks() -> AsyncGenerator[bytes, None]:
+    async def following(sampling: Sampling) -> AsyncGenerator[bytes, None]:
         async with aclosing(sampling.lines):
-            try:
-                yield await in_turn_if_large(tenant.tenant_id, size, choices.take, first)
-                async for lines in sampling.lines:
-                    yield await in_turn_if_large(tenant.tenant_id, len(lines), choices.read, lines)
-                choices.require_all()
-            except TinkerGymError as error:
-                _, reply = reply_to(error)
-                yield as_event(reply)
+            async for lines in sampling.lines:
+                yield await in_turn_if_large(tenant.tenant_id, len(lines), choices.read, lines)
+            choices.require_all()
 
-    return EventsResponse(chunks(), inf, sampling.held)
+    begun = patiently(request, begin, is_loading)
+    return await EventsResponse.opened(request, begun, following, lambda: reason)
 
 
 class _Choices:
@@ -107,17 +171,13 @@ class _Choices:
         self._missing = set(places)
 
     def read(self, lines: bytes) -> bytes:
-        """Return the events for some lines; otherwise as `take`.
+        """Return the events for some lines, and what follows the last.
 
         Raises:
-            TinkerGymError: One says that a request failed.
+            TinkerGymError: One says that a request failed; then none is taken.
         """
-        return self.take(_read(lines))
-
-    def take(self, answers: Answers) -> bytes:
-        """Return the events for some answers, and what follows the last."""
         sent = bytearray()
-        for answer in answers:
+        for answer in _read(lines):
             place = self._places[answer.request_id]
             if isinstance(answer, Completion):
                 self._missing.discard(answer.request_id)
@@ -139,7 +199,7 @@ class _Choices:
             raise ServiceUnavailableError("the model's worker broke off", hint="send the request again")
 
 
-def _read(lines: bytes) -> Answers:
+def _read(lines: bytes) -> list[Completion | CompletionPart]:
     """Return the answers in some lines.
 
     Raises:

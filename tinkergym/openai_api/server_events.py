@@ -14,6 +14,8 @@ Event = BaseModel | dict[str, Any]
 
 SILENT_SECONDS = 15.0
 """After this long without an event a comment is sent: proxies end silent connections."""
+OPENS_SECONDS = 5.0
+"""After this long without a first event a stream opens with a comment. Until then, an error is a status."""
 STILL_SAMPLING = b": still sampling\n\n"
 
 
@@ -48,6 +50,11 @@ def as_event(event: Event) -> bytes:
 def as_events(events: Iterable[Event]) -> bytes:
     """Return events as they are sent."""
     return b"".join(map(as_event, events))
+
+
+def as_comment(text: str) -> bytes:
+    """Return a comment, which clients skip."""
+    return b": " + " ".join(text.split()).encode() + b"\n\n"
 
 
 DONE = b"data: [DONE]\n\n"

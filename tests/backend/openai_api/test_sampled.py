@@ -21,6 +21,7 @@ class Client:
 
         parts = SimpleNamespace(config=SimpleNamespace(limits=GatewayLimits(**limits)), rights_of=rights_of)
         self.app = SimpleNamespace(state=SimpleNamespace(parts=parts))
+        self.state = SimpleNamespace(is_local_owner=True)
 
     async def receive(self):
         await self.gone.wait()

@@ -3,11 +3,15 @@ import json
 import threading
 from contextlib import AsyncExitStack, asynccontextmanager
 from math import inf
+from types import SimpleNamespace
 
 import pytest
 
 from backend.gateway.pool_proxy import PoolStream
+from backend.openai_api.sampled import patiently
 from backend.openai_api.sse import EventsResponse
+from tests.backend.openai_api.test_sampled import Client
+from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
 from tinkergym.openai_api.server_events import STILL_SAMPLING
 from tinkergym.schema.sampling import Completion, CompletionPart
 
@@ -143,10 +147,84 @@ def test_reads_large_answers_from_small_pieces(api, service, stream):
     assert [token for one in found for token in one["choices"][0]["token_ids"]] == token_ids
 
 
-def test_sends_comments_until_the_next_event():
-    class Impatient(EventsResponse):
-        silent_seconds = 0.01
+class Impatient(EventsResponse):
+    silent_seconds = opens_seconds = 0.01
 
+
+def sent_by(attempt, *, hangs_up=False):
+    """Return what a stream sends whose work begins by `attempt`, which is given an event: a comment was sent.
+
+    The error if it never opened.
+    """
+
+    async def run():
+        client, commented, sent, reasons = Client(), asyncio.Event(), [], ["nothing"]
+
+        async def following(_sampling):
+            yield b"data: more\n\n"
+
+        async def send(message):
+            sent.append(message.get("body"))
+            if sent[-1] and sent[-1].startswith(b":"):
+                commented.set()
+                if hangs_up:
+                    client.gone.set()
+
+        def loading(error):
+            reasons.append(str(error))
+
+        work = patiently(client, lambda: attempt(commented), loading)
+        response = await Impatient.opened(client, work, following, lambda: reasons[-1])
+        await response({"type": "http"}, client.receive, send)
+        return [one for one in sent if one != STILL_SAMPLING]
+
+    return asyncio.run(run())
+
+
+def test_opens_a_stream_with_the_reason_while_it_waits():
+    async def attempt(commented):
+        if not commented.is_set():
+            raise ServiceUnavailableError("the model\nis being loaded")
+        return SimpleNamespace(held=AsyncExitStack()), b"data: first\n\n"
+
+    header, *others = sent_by(attempt)
+    comments = [one for one in others if one.startswith(b":")]
+    assert comments[-1] == b": the model is being loaded\n\n"
+    assert (header, others[len(comments) :]) == (None, [b"data: first\n\n", b"data: more\n\n", b""])
+
+
+def test_answers_errors_as_events_once_a_stream_is_open():
+    async def attempt(commented):
+        await commented.wait()
+        raise InvalidRequestError("too hot", field="temperature")
+
+    *_, event, last = sent_by(attempt)
+    error = json.loads(event.removeprefix(b"data: "))["error"]
+    assert (error["type"], error["param"], last) == ("invalid_request_error", "temperature", b"")
+
+
+def test_answers_immediate_errors_as_statuses():
+    async def attempt(_commented):
+        raise InvalidRequestError("too hot")
+
+    with pytest.raises(InvalidRequestError):
+        sent_by(attempt)
+
+
+def test_ends_work_that_has_not_begun_when_a_client_hangs_up():
+    ended = []
+
+    async def attempt(_commented):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    sent_by(attempt, hangs_up=True)
+    assert ended
+
+
+def test_sends_comments_until_the_next_event():
     async def sent():
         commented, bodies = asyncio.Event(), []
 
