@@ -1,7 +1,8 @@
-"""Sessions of agent programs that run elsewhere: the client's own worker, in this process, per job.
+"""Sessions of agent programs that run elsewhere: the client's own worker, in this process, per job and key.
 
-It plays as any client does, through the gateway's own address and with the tenant's key, but its program only
-waits until a reward is posted. Sessions end with this process; their episodes are issued again.
+It plays as any client does, through the gateway's own address and with that key, whose rate counts tokens;
+but its program only waits until a reward is posted. Sessions end with this process; their episodes are issued
+again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PREFIX = "/openai/s"
 """The path of sessions: `/NAME/ROLE/v1` and `/NAME/reward` follow."""
 
 _MOST_SESSIONS = 256
-"""Of one job at once."""
+"""Of one job and key at once."""
 _MOST_OWNERS = 100_000
 _GRACE_SECONDS = 60.0
 """The player ends a session that is too long; its thread looks later."""
@@ -62,7 +63,7 @@ class _WaitingProgram(AgentProgram):
 
 
 class _JobSessions:
-    """The sessions of one job."""
+    """The sessions of one job that one key opens."""
 
     def __init__(self, url: str, key: str, job_id: str, server: SessionServer) -> None:
         self._connection = Connection(url, token=key)
@@ -151,7 +152,8 @@ class ProgramSessions:
     """The sessions of all jobs that programs elsewhere play. Thread-safe."""
 
     server: SessionServer = field(default_factory=lambda: SessionServer(base_url=PREFIX))
-    _jobs: dict[str, _JobSessions] = field(default_factory=dict)
+    _jobs: dict[tuple[str, str], _JobSessions] = field(default_factory=dict)
+    """By job and key."""
     _owners: BoundedDict[str, str] = field(default_factory=lambda: BoundedDict(_MOST_OWNERS))
     """The tenant of each session that a program has, by the session's name."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -168,14 +170,14 @@ class ProgramSessions:
             job_id: The job.
             tenant_id: Whose it is.
             url: This gateway's own address.
-            key: Of the tenant.
+            key: Of the tenant; samples for the session.
             seconds: How long to wait at most.
         """
         with self._lock:
-            job = self._jobs.get(job_id)
+            job = self._jobs.get((job_id, key))
             if job is None or job.is_over:
-                self._jobs = {name: one for name, one in self._jobs.items() if not one.is_over}
-                job = self._jobs[job_id] = _JobSessions(url, key, job_id, self.server)
+                self._jobs = {whose: one for whose, one in self._jobs.items() if not one.is_over}
+                job = self._jobs[job_id, key] = _JobSessions(url, key, job_id, self.server)
         opened = job.next(seconds)
         with self._lock:
             self._owners[opened.session.name] = tenant_id

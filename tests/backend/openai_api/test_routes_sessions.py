@@ -4,6 +4,8 @@ import httpx
 import pytest
 
 import tinkergym as tg
+from backend.openai_api.program_sessions import ProgramSessions
+from tinkergym.errors import AuthenticationError
 
 pytestmark = pytest.mark.service
 
@@ -45,3 +47,38 @@ def test_opens_sessions_only_for_programs_and_own_keys(service, post):
         job = client.sft([{"prompt": "a", "completion": "b"}], steps=1)
     assert post(f"{service.url}/v1/jobs/{job.id}/sessions", service.api_key).status_code == 409
     assert post(f"{service.url}/v1/jobs/{job.id}/sessions", "tg-guess").status_code == 401
+
+
+@pytest.fixture
+def program(service):
+    """Return a running job of an agent program."""
+    with tg.Client(service.url, api_key=service.api_key) as client:
+        job = client.train_agent(
+            None, model="nano", steps=1, algorithm=tg.GRPO(group_size=2, groups_per_step=1)
+        )
+        yield job
+        job.cancel()
+
+
+@pytest.mark.parametrize("samples_with_limit", [True, False])
+def test_counts_the_tokens_of_a_session_for_its_own_key(service, post, program, samples_with_limit):
+    limited = service.limited_key(tokens_per_minute=5)
+    body = {"model": "nano", "messages": [{"role": "user", "content": "SAY hi"}]}
+    keys = [service.api_key, limited] if samples_with_limit else [limited, service.api_key]
+    opened = [post(f"{service.url}/v1/jobs/{program.id}/sessions", key) for key in keys]
+    session = opened[-1].json()
+    sampled = post(f"{session['urls']['agent']}/chat/completions", session["key"], body)
+    assert sampled.status_code == 200
+    later = post(f"{service.url}/openai/v1/chat/completions", limited, body)
+    assert later.status_code == (429 if samples_with_limit else 200)
+
+
+def test_opens_no_session_by_the_worker_of_another_key(service, program):
+    sessions = ProgramSessions()
+    try:
+        assert sessions.next(program.id, "local", service.url, service.api_key, 30)
+        with pytest.raises(AuthenticationError):
+            sessions.next(program.id, "local", service.url, "tg-revoked", 1)
+        assert sessions.next(program.id, "local", service.url, service.api_key, 30)
+    finally:
+        sessions.close()
