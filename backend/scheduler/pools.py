@@ -165,14 +165,17 @@ class Pools:
             now: Unix seconds.
         """
         first = {model: own[0] for model, own in self.ready.items()}
+        waiting = self._workers.waiting()
         for pool_id, pool in list(self._by_id.items()):
             if pool_id in busy or pool.model in queued_models:
                 pool.jobs_at = now
             # Of several pools of a model one is enough while nothing is queued.
             needed = pool.model in queued_models or (
-                pool.model in wanted and first.get(pool.model) == pool_id
+                pool.model in wanted and first.get(pool.model, pool_id) == pool_id
             )
-            if not pool.ready or pool_id in busy or needed:
+            if pool_id in waiting and not needed:  # No other makes room for it.
+                self._end(pool_id, "is no longer needed")
+            elif not pool.ready or pool_id in busy or needed:
                 pool.wanted_at = now
             elif now - pool.wanted_at > self._config.pool_idle_seconds:
                 self._end(pool_id, "is no longer needed")
@@ -193,11 +196,12 @@ class Pools:
         return ends is not None
 
     def free_places(self, now: float) -> None:
-        """End the pool that was idle longest if another waits for a place in the cluster."""
-        waiting = [why for pool_id, why in self._workers.waiting().items() if pool_id in self]
-        idle = [pool for pool in self._memory(now) if pool.may_end]
-        if idle and any(why.may_change for why in waiting):
-            self._end(min(idle, key=lambda pool: pool.idle_since or 0.0).pool_id, "makes room in the cluster")
+        """End the idle pools that hold what another lacks which waits for a place."""
+        if not any(why.may_change for why in self._workers.waiting().values()):
+            return
+        idle = sorted((p for p in self._memory(now) if p.may_end), key=lambda pool: pool.idle_since or 0.0)
+        for pool_id in self._workers.ends_for_room([pool.pool_id for pool in idle]):
+            self._end(pool_id, "makes room for one that waits for a place")
 
     @property
     def without_place(self) -> dict[str, Unplaced]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -87,6 +87,13 @@ class ProcessRunner(Protocol):
 
     def waiting(self) -> Mapping[str, Unplaced]:
         """Return why pools that were asked for have no place on a machine yet, by pool."""
+        ...
+
+    def ends_for_room(self, idle: Sequence[str]) -> Sequence[str]:
+        """Return which of these pools, the longest idle first, to end so that one that waits has a place.
+
+        After each plan once: what ends changes the next one.
+        """
         ...
 
     def impossible(self) -> Mapping[str, str]:

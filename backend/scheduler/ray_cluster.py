@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, cast
 
@@ -157,6 +157,10 @@ class RayWorkers:
     def waiting(self) -> dict[str, Unplaced]:
         """Return why pools that were asked for have no place on a machine yet, by pool."""
         return self._placing.waiting()
+
+    def ends_for_room(self, idle: Sequence[str]) -> list[str]:
+        """Return which of these pools to end so that one that waits has a place; see `ProcessRunner`."""
+        return self._placing.ends_for_room(idle)
 
     def impossible(self) -> dict[str, str]:
         """Return why models of the settings have no place on the present nodes, whatever else runs there."""

@@ -7,11 +7,12 @@ while `pools_memory` decides about the memory.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from backend.config import ServiceConfig
+from backend.planning.idle_ends import ends_for
 from backend.planning.machines import Machine, NotPlaced, Part, Placed, Wish
 from backend.planning.model_plan import plan
 from backend.planning.pool_place import PoolPlace
@@ -46,16 +47,35 @@ class Wanted:
 class Placing:
     """The places of all pools of a service, and the pools that wait for one."""
 
-    def __init__(self, config: ServiceConfig, environment: Mapping[str, str]) -> None:
-        """`environment` are the variables of processes on a cluster's nodes."""
-        self._config = config
-        self._nodes = Nodes(environment, config.gpu_bytes) if config.ray.address else None
+    def __init__(
+        self,
+        config: ServiceConfig,
+        environment: Mapping[str, str],
+        *,
+        nodes: Nodes | None = None,
+        groups: PoolGroups | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Know no pool yet.
+
+        Args:
+            config: The service's settings.
+            environment: The variables of processes on a cluster's nodes.
+            nodes: The cluster's nodes; the default asks Ray, if there is a cluster.
+            groups: The resources of pools; the default asks Ray.
+            monotonic: Monotonic seconds.
+        """
+        self._config, self._monotonic = config, monotonic
+        own = Nodes(environment, config.gpu_bytes) if config.ray.address else None
+        self._nodes = nodes if nodes is not None else own
         self._own = [own_machine()] if self._nodes is None else []
         self._own_gpus = list(machine_gpus()) if self._nodes is None else []
-        self._groups = PoolGroups()
+        self._groups = groups or PoolGroups()
         self._wanted: dict[str, Wanted] = {}
         self._placed: dict[str, Placed] = {}
         self._look_at = 0.0
+        self._planned_anew = False
+        """Whether `ends_for_room` has not been asked since the last plan."""
         self._nodes_seen: frozenset[tuple[str, int]] = frozenset()
         self._impossible_on: frozenset[tuple[str, int]] = frozenset()
         self._impossible: dict[str, str] = {}
@@ -81,9 +101,9 @@ class Placing:
         """Yield the pools that have a place by now, with their models, once each."""
         if self._nodes is not None:
             self._nodes.look()
-        if not self._wanted or time.monotonic() < self._look_at:
+        if not self._wanted or self._monotonic() < self._look_at:
             return
-        self._look_at = time.monotonic() + _LOOK_SECONDS
+        self._look_at = self._monotonic() + _LOOK_SECONDS
         self._plan()
         for pool_id, pool in list(self._wanted.items()):
             if pool.placed is not None and self._groups.is_placed(pool_id, _PLACED_SECONDS):
@@ -128,9 +148,22 @@ class Placing:
         """Return why pools have no place yet, by pool."""
         return {pool_id: pool.reason for pool_id, pool in self._wanted.items() if pool.reason is not None}
 
+    def ends_for_room(self, idle: Sequence[str]) -> list[str]:
+        """Return which of these pools to end so that one that waits has a place; see `ProcessRunner`."""
+        if not idle or not self._planned_anew:
+            return []
+        self._planned_anew = False
+        wishes = [pool.wish for pool in self._wanted.values() if pool.placed is None]
+        return ends_for(self.machines, wishes, self._taken(), idle)
+
+    def _taken(self) -> list[Placed]:
+        """Return what pools have, and what Ray was asked for."""
+        asked = [pool.placed for pool in self._wanted.values() if pool.placed is not None]
+        return [*self._placed.values(), *asked]
+
     def impossible(self) -> dict[str, str]:
         """Return why models of the settings have no place on these nodes, whatever else runs there."""
-        machines, now = self.machines, time.monotonic()
+        machines, now = self.machines, self._monotonic()
         seen = _seen(machines)
         if seen != self._impossible_on:
             self._impossible, self._impossible_on, self._nodes_changed_at = {}, seen, now
@@ -153,24 +186,23 @@ class Placing:
         """Ask Ray for what the plan says, and note why the others wait."""
         machines = self.machines
         seen = _seen(machines)
-        now, changed = time.monotonic(), seen != self._nodes_seen
-        self._nodes_seen, not_given = seen, set()
+        now, changed = self._monotonic(), seen != self._nodes_seen
+        self._nodes_seen, self._planned_anew, not_given = seen, True, set()
         for pool_id, pool in self._wanted.items():
             late = now - pool.asked_at >= _PLAN_SECONDS
             if pool.placed is not None and (changed or late):
                 self._groups.remove(pool_id)
                 pool.placed = None
                 not_given |= {pool_id} if late else set()
-        asked = [pool.placed for pool in self._wanted.values() if pool.placed is not None]
         wishes = [pool.wish for pool in self._wanted.values() if pool.placed is None]
         refusals = "" if self._nodes is None else self._nodes.refusals()
-        for pool_id, found in plan(machines, wishes, [*self._placed.values(), *asked]).items():
+        for pool_id, found in plan(machines, wishes, self._taken()).items():
             pool = self._wanted[pool_id]
             if isinstance(found, NotPlaced):
                 pool.reason = why_unplaced(found, nodes=machines, refusals=refusals)
                 continue
-            if pool_id in not_given:
-                pool.reason = why_unplaced(None, nodes=machines, refusals=refusals)
+            why = why_unplaced(None, nodes=machines, refusals=refusals)
+            pool.reason = why if pool_id in not_given else None
             pool.placed, pool.asked_at = found, now
             self._groups.reserve(pool_id, found, on_nodes=self._nodes is not None)
 

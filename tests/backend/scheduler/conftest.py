@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,6 +56,9 @@ class ScriptedWorkers:
 
     def waiting(self) -> dict[str, Unplaced]:
         return self.without_place
+
+    def ends_for_room(self, idle: Sequence[str]) -> list[str]:
+        return []
 
     def impossible(self) -> dict[str, str]:
         return self.no_place

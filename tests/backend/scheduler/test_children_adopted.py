@@ -77,6 +77,9 @@ class NoPlaces:
     def waiting(self):
         return {}
 
+    def ends_for_room(self, idle):
+        return []
+
     impossible = node_bytes = waiting
 
     def place(self, pool_id):

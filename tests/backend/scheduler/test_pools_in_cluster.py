@@ -1,10 +1,15 @@
-"""Pools on a cluster's nodes; the workers of `make_world` only record what the scheduler does."""
+"""Pools on a cluster's nodes. No process runs; places are planned, and Ray's part is a list."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import pytest
 
-from backend.scheduler.unplaced import Unplaced
+from backend.planning.machines import Machine
+from backend.scheduler.process_runner import PoolReady
+from backend.scheduler.ray_placing import Placing
+from tests.backend.scheduler.conftest import ScriptedWorkers
 
 GB = 10**9
 
@@ -15,30 +20,165 @@ def world(make_world):
 
 
 def pools(world, *models):
-    """Start pools that somebody sampled once, and let time pass until nobody wants them any more."""
+    """Start pools that somebody sampled once, and that nobody wants any more."""
     for model in models:
         world.service.want_pool(model, world.clock.now)
         world.pool(model)
-    for _ in range(70):
-        pass_a_second(world)
+    rest(world)
 
 
-def pass_a_second(world):
-    world.let_pass(1.0)
+def rest(world):
+    """Let time pass until nobody wants to sample any more."""
+    for _ in range(7):
+        pass_seconds(world, 10.0)
+
+
+def pass_seconds(world, seconds=1.0):
+    world.let_pass(seconds)
     for pool_id in world.workers.pools:
         world.service.touch_pool(pool_id, world.clock.now)
     world.scheduler.tick()
 
 
-@pytest.mark.parametrize("may_change", [True, False])
-def test_ends_idle_pool_only_for_one_that_then_has_room(world, may_change):
-    pools(world, "idle")
-    world.submit(model="nano")
-    pass_a_second(world)
-    (waiting,) = (pool for pool, model in world.workers.pools.items() if model == "nano")
-    world.workers.without_place = {waiting: Unplaced("the Ray cluster is full", may_change=may_change)}
-    pass_a_second(world)
-    assert ("idle" not in world.workers.pools.values()) is may_change
+@dataclass
+class Nodes:
+    """Those of a cluster, all usable."""
+
+    machines: list[Machine]
+
+    @property
+    def usable(self):
+        return {machine.node_id: machine for machine in self.machines}
+
+    def look(self):
+        pass
+
+    def refusals(self):
+        return ""
+
+
+@dataclass
+class Groups:
+    """What Ray was asked for, and whether it gives that now."""
+
+    reserved: dict[str, str] = field(default_factory=dict)
+    gives: bool = True
+
+    def adopt(self, pool_ids):
+        return {}
+
+    def reserve(self, pool_id, placed, *, on_nodes):
+        self.reserved[pool_id] = placed.parts[0].node_id
+
+    def is_placed(self, pool_id, seconds):
+        return self.gives
+
+    def node_of(self, pool_id):
+        return self.reserved.get(pool_id, "")
+
+    def remove(self, pool_id):
+        self.reserved.pop(pool_id, None)
+
+
+class PlacedWorkers(ScriptedWorkers):
+    """Pools are ready as soon as they have a place."""
+
+    def __init__(self, world, machines):
+        super().__init__()
+        self.world, self.groups = world, Groups()
+        self.placing = Placing(
+            world.config, {}, nodes=Nodes(machines), groups=self.groups, monotonic=world.monotonic
+        )
+        for name in ("waiting", "ends_for_room", "impossible", "node_bytes", "node_of"):
+            setattr(self, name, getattr(self.placing, name))
+
+    def start_pool(self, pool_id, model, memory_bytes):
+        super().start_pool(pool_id, model, memory_bytes)
+        self.placing.want(pool_id, model, memory_bytes)
+
+    def changes(self):
+        for pool_id, _, _ in self.placing.placed():
+            self.world.register(pool_id)
+            self.news.append(PoolReady(pool_id=pool_id))
+        return super().changes()
+
+    def end_pool(self, pool_id):
+        super().end_pool(pool_id)
+        self.placing.forget(pool_id)
+
+    def places(self):
+        return {self.pools[pool_id]: node for pool_id, node in self.groups.reserved.items()}
+
+
+@pytest.fixture
+def nodes(make_world):
+    """A service on two nodes; each has room for two pools, or a large one."""
+    world = make_world(
+        ray={"address": "10.0.0.5:6379"},
+        preload=[],
+        env_workers=0,
+        placement={"cpus": 3},
+        models={"large": {"path": "some/large", "placement": {"cpus": 7}}},
+    )
+    machines = [Machine(node_id=name, cpus=8, memory_bytes=64 * GB) for name in "ab"]
+    world.workers = PlacedWorkers(world, machines)
+    world.new_scheduler()
+    return world
+
+
+def four_idle(world):
+    """Fill the nodes: one and two are on the first, three and four on the other."""
+    for model in ("one", "two", "three", "four"):
+        world.service.want_pool(model, world.clock.now)
+        for _ in range(2):
+            pass_seconds(world)
+    rest(world)
+    assert world.workers.places() == {"one": "a", "two": "a", "three": "b", "four": "b"}
+
+
+def test_ends_one_idle_pool_for_one_that_waits(nodes):
+    four_idle(nodes)
+    nodes.workers.groups.gives = False  # The ended pool's process takes a while.
+    job_id = nodes.submit(model="five")
+    for _ in range(8):
+        pass_seconds(nodes)
+    assert nodes.workers.places() == {"two": "a", "three": "b", "four": "b", "five": "a"}
+    assert nodes.service.job(job_id).reason == "loading the model 'five'"
+    nodes.workers.groups.gives = True
+    for _ in range(3):
+        pass_seconds(nodes)
+    assert job_id in dict(nodes.workers.started).values()
+
+
+def test_ends_idle_pools_of_one_node_for_large_model(nodes):
+    four_idle(nodes)
+    nodes.service.want_pool("one", nodes.clock.now)  # No longer idle.
+    nodes.submit(model="large")
+    for _ in range(8):
+        pass_seconds(nodes)
+    assert nodes.workers.places() == {"one": "a", "two": "a", "large": "b"}
+
+
+def test_ends_no_idle_pool_in_vain(nodes):
+    four_idle(nodes)
+    for model in ("one", "three"):
+        nodes.service.want_pool(model, nodes.clock.now)
+    job_id = nodes.submit(model="large")
+    for _ in range(8):
+        pass_seconds(nodes)
+    assert nodes.workers.places().keys() == {"one", "two", "three", "four"}
+    assert "needs 7 CPUs" in nodes.service.job(job_id).reason
+
+
+def test_ends_no_idle_pool_for_unwanted_model(nodes):
+    four_idle(nodes)
+    for model in ("one", "three"):
+        nodes.service.want_pool(model, nodes.clock.now)
+    job_id = nodes.submit(model="large")
+    pass_seconds(nodes)
+    nodes.store.tenant("ada").request_cancel(job_id)
+    rest(nodes)
+    assert list(nodes.workers.pools.values()) == ["one", "two", "three", "four"]
 
 
 def test_budgets_memory_for_each_node(world):
@@ -70,6 +210,5 @@ def test_starts_second_pool_when_first_is_full(make_world):
         world.store.tenant("ada").request_cancel(job_id)
     for pool_id in (pool, other):
         world.service.requeue_jobs_of(pool_id, "")  # Those that are to be cancelled end.
-    for _ in range(70):
-        pass_a_second(world)
+    rest(world)
     assert list(world.workers.pools) == [pool]
