@@ -37,18 +37,35 @@ def models_are_offered(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
             )
     if not others:
         return spec
-    needed = {model: expected_bytes(model, config.model_paths) for model in (spec.model, *others)}
-    budget = int(config.pools_memory * facts.memory())
-    if sum(needed.values()) <= budget:
-        return spec
-    each = ", ".join(f"{model!r} {size / 1e9:.1f}" for model, size in needed.items())
-    return Refusal(
-        f"agents.{next(iter(others.values()))}.model",
-        f"the job's base models need about {sum(needed.values()) / 1e9:.1f} GB together ({each}), but models "
-        f"may use {budget / 1e9:.1f} GB",
-        "choose smaller models, or let the operator raise pools_memory",
-        "models_too_large",
-    )
+    return _have_room_together(spec, facts) or spec
+
+
+def _have_room_together(spec: JobSpec, facts: Facts) -> Refusal | None:
+    """Refuse base models that one worker cannot have together: its place is planned for the first."""
+    config, placement, model = facts.config, facts.config.placement_of(spec.model), spec.model
+    field = f"agents.{next(iter(spec.other_models.values()))}.model"
+    needed = {each: expected_bytes(each, config.model_paths) for each in (model, *spec.other_models)}
+    total = sum(needed.values())
+    sizes = ", ".join(f"{name!r} {size / 1e9:.1f}" for name, size in needed.items())
+    what = f"the job's base models need about {total / 1e9:.1f} GB together ({sizes}), but"
+    if placement.gpus != 0 and (config.ray.address or facts.gpus()):
+        return Refusal(
+            field,
+            f"{what} the GPUs of a worker are planned for {model!r} alone",
+            "leave out model, or train that seat in a separate job against an opponent, or let the operator "
+            f"set models.{model}.placement.gpus=0",
+            "several_models",
+        )
+    if config.ray.address:
+        room, setting = placement.memory_bytes or needed[model], f"models.{model}.placement.memory_bytes"
+        where = f"a worker of {model!r} has {room / 1e9:.1f} GB of its node"
+    else:
+        room, setting = int(config.pools_memory * facts.memory()), "pools_memory"
+        where = f"models may use {room / 1e9:.1f} GB"
+    if total <= room:
+        return None
+    hint = f"choose smaller models, or let the operator raise {setting}"
+    return Refusal(field, f"{what} {where}", hint, "models_too_large")
 
 
 def models_have_a_place(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:

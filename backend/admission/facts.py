@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from backend.catalog.adapter_files import SentAdapter, WrittenAdapter
 from backend.catalog.models import ModelFacts
 from backend.config import ServiceConfig
+from backend.processes.machine_gpus import machine_gpus
 from backend.processes.memory import machine_bytes
 from backend.store.tenant import TenantStore
 from tinkergym.schema.evaluate_every import EvaluatedTasks
@@ -116,6 +117,8 @@ class Facts:
     job_check: JobCheck
     memory: Callable[[], int] = machine_bytes
     """Returns this machine's memory in bytes."""
+    gpus: Callable[[], Mapping[str, int]] = machine_gpus
+    """Returns this machine's GPUs and their memory."""
     refusals: Callable[[], Mapping[str, ErrorView]] = dict
     """Returns why models cannot be started, as the scheduler found a moment ago."""
     packs: dict[str, str] = field(default_factory=dict)

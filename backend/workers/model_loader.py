@@ -30,6 +30,7 @@ from backend.vision.shared_caches import SharedImages
 from backend.workers.device_choice import device_of
 from backend.workers.engine_choice import make_engine
 from backend.workers.guest_models import ServedModel
+from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.ids import PolicyRef
 
 
@@ -103,7 +104,18 @@ class ModelLoader:
         return engine
 
     def load_guest(self, model: str) -> ServedModel:
-        """Load another model in addition to the pool's own."""
+        """Load another model in addition to the pool's own.
+
+        Raises:
+            InvalidRequestError: Its weights are unfit, or the pool has GPUs.
+        """
+        if self._place.gpus or self.device != "cpu":
+            # Jobs are refused for this when they are submitted; the operator may have added GPUs since.
+            raise InvalidRequestError(
+                f"the GPUs of this worker are planned for {self.model!r} alone, without {model!r}",
+                hint="train that seat in a separate job against an opponent",
+                code="several_models",
+            )
         refuse_unfit(model, self.folder_of(model))
         return self._load(model, own=False)
 

@@ -101,11 +101,11 @@ def spec(name="odd/Odd-v0", *, model="bytes", rollout="server", max_turn_tokens=
     )
 
 
-def facts(config, catalog=None, tenant=None, memory=lambda: 64 * 10**9):
+def facts(config, catalog=None, tenant=None, memory=lambda: 64 * 10**9, gpus=dict):
     """What a check may ask."""
     tenant = tenant or SimpleNamespace(tenant_id="ada", is_local_owner=True)
     catalog = catalog or FileCatalog(config)
-    return Facts(config=config, catalog=catalog, tenant=tenant, job_check=None, memory=memory)
+    return Facts(config=config, catalog=catalog, tenant=tenant, job_check=None, memory=memory, gpus=gpus)
 
 
 def admit(check, spec, given):

@@ -22,10 +22,10 @@ def job(model="nano-instruct"):
     return RLSpec(environment={"id": "board/TicTacToe-v0"}, steps=1, agents=agents)
 
 
-def refused(tmp_path, spec, memory=MUCH, **settings):
+def refused(tmp_path, spec, memory=MUCH, gpus=dict, **settings):
     config = ServiceConfig(data_dir=tmp_path, **settings)
     with pytest.raises(InvalidRequestError) as caught:
-        admit(models_are_offered, spec, facts(config, tenant=TENANT, memory=lambda: memory))
+        admit(models_are_offered, spec, facts(config, tenant=TENANT, memory=lambda: memory, gpus=gpus))
     assert caught.value.field == "agents.o.model"
     return caught.value
 
@@ -45,6 +45,23 @@ def test_rejects_model_that_is_not_offered(tmp_path):
 @pytest.mark.parametrize("settings", [{"engine": "vllm"}, {"placement": {"learner": {"ranks": 2}}}])
 def test_rejects_a_second_model_where_a_worker_serves_one_only(tmp_path, settings):
     refused(tmp_path, job(), **settings)
+
+
+CLUSTER = {"address": "10.0.0.5:6379"}
+
+
+@pytest.mark.parametrize(("gpus", "settings"), [({"0": 24 * 10**9}, {}), ({}, {"ray": CLUSTER})])
+def test_rejects_second_model_where_gpus_are_planned_for_one(tmp_path, gpus, settings):
+    error = refused(tmp_path, job(), gpus=lambda: gpus, **settings)
+    assert error.code == "several_models"
+    assert "GB together" in str(error)
+
+
+def test_needs_memory_of_all_models_on_node_of_cluster(tmp_path):
+    on_cpus = {"ray": CLUSTER, "placement": {"gpus": 0}}
+    assert refused(tmp_path, job(), **on_cpus).code == "models_too_large"
+    enough = {**on_cpus, "placement": {"gpus": 0, "memory_bytes": MUCH}}
+    admit(models_are_offered, job(), facts(ServiceConfig(data_dir=tmp_path, **enough), tenant=TENANT))
 
 
 def test_needs_nothing_of_this_for_one_model(tmp_path):
