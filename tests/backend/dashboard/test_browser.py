@@ -1,7 +1,6 @@
 """The pages in a real browser, over a real gateway: Debian's Chromium, driven by Playwright."""
 
 import json
-import shutil
 import time
 
 import pytest
@@ -68,18 +67,6 @@ WIDE = """[...document.querySelectorAll("body *")].filter((one) =>
     one.getBoundingClientRect().left + Math.max(one.offsetWidth ?? 0, one.scrollWidth) > innerWidth
     && !one.closest(".scroll, .virtual-wrap, .members, .log")
 ).slice(0, 3).map((one) => one.outerHTML.slice(0, 90))"""
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    found = shutil.which("chromium")
-    if found is None:
-        pytest.skip("Chromium is not installed: apt-get install chromium")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 class Seen:

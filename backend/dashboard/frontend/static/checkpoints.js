@@ -30,7 +30,7 @@ function actions(current, point, reference, checkpoints, drawNames) {
   const spec = current.spec, box = results.get(reference) ?? h("div", { role: "status" });
   results.set(reference, box);
   const isGame = Boolean(spec.self_play) || Object.keys(spec.agents ?? {}).length > 0;
-  const environment = spec.environment ?? spec.evaluate?.find((one) => one.environment)?.environment;
+  const environment = evaluatedIn(spec, isGame);
   const evaluate = isGame ? () => matched(current, point, box) : () => evaluated(current, point, environment, box);
   const because = spec.kind === "policy" ? `Its own script trains it: tg.Client().training_policy("${current.job_id}") goes on.`
     : spec.environment && spec.rollout !== "server" ? `Its episodes are played at the client: train on there, with initial_policy="${reference}".` : null;
@@ -39,6 +39,16 @@ function actions(current, point, reference, checkpoints, drawNames) {
     environment ? h("button", { type: "button", class: "small", onclick: evaluate }, "Evaluate") : null,
     h("button", { type: "button", class: "small", onclick: () => promoted(reference, spec.name, drawNames) }, "Promote"), box,
     because ? h("div", { class: "small quiet" }, because) : null];
+}
+
+// The environment of the run's first evaluation, with its arguments, such as a held-out split; its own without one.
+// Null where the service cannot play it: a class of a script, or an environment server, whose token it does not keep.
+function evaluatedIn(spec, isGame) {
+  const own = spec.environment, all = spec.evaluate ?? [];
+  const held = own ? all.find((one) => ["", own.id].includes(one.environment)) : all[0];
+  const id = own?.id ?? held?.environment;
+  if (!id || id.startsWith("local/") || id === "tinkergym/Remote-v0" || id.includes("://") || (isGame && spec.rollout !== "server")) return null;
+  return { id, kwargs: { ...own?.kwargs, ...held?.env_kwargs } };
 }
 
 // A new job with the same settings; the run itself stays as it is.
@@ -101,7 +111,7 @@ async function evaluated(current, point, environment, box) {
       returns.push(trajectory.turns.reduce((sum, turn) => sum + turn.reward, trajectory.early_reward));
       const mean = returns.reduce((sum, one) => sum + one, 0) / returns.length;
       const spread = Math.sqrt(returns.reduce((sum, one) => sum + (one - mean) ** 2, 0) / Math.max(1, returns.length - 1) / returns.length);
-      replace(box, `return ${number(mean)} ± ${number(1.96 * spread)} (${returns.length} of ${EPISODES} episodes, temperature 0)`);
+      replace(box, `return ${number(mean)} ± ${number(1.96 * spread)} (${returns.length} of ${EPISODES} episodes of ${[environment.id, environment.kwargs.split].filter(Boolean).join(", ")}, temperature 0)`);
     }
   } catch (error) {
     replace(box, `${error.message} ${error.hint ?? ""}`);
