@@ -11,7 +11,7 @@ const COLUMNS = [
   ["step", "Step"], ["index", "Episode"], ["group", "Group"], ["agent", "Agent"], ["episode_return", "Return"], ["difference", "To its group"],
   ["stop_reason", "Ended by"], ["turns", "Turns"], ["sampled_tokens", "Tokens"], ["environment", "Environment"],
 ];
-const TEXT = new Set(["agent", "stop_reason", "environment"]);
+const TEXT = new Set(["agent", "stop_reason", "environment"]), LINKS = new Set(["index", "group"]);
 
 export async function show(main, jobId) {
   const asked = new URLSearchParams(location.search);
@@ -121,36 +121,44 @@ export async function show(main, jobId) {
   // Scrolling makes only the rows that were not in sight.
   function paint(isNew = true) {
     const top = Math.floor(scroller.scrollTop / ROW), visible = Math.ceil(scroller.clientHeight / ROW);
-    const first = Math.max(0, top - BEYOND), last = Math.min(shown.length, top + visible + BEYOND);
-    if (isNew) {
+    const first = Math.max(0, top - BEYOND), last = Math.min(shown.length, top + visible + BEYOND), spare = [];
+    if (isNew || ![...painted.keys()].some((at) => at >= first && at < last)) {
+      // No row stays: written anew, their elements cost less than others would.
+      spare.push(...body.querySelectorAll(".virtual-row"));
       painted.clear();
-      replace(body, shown.length ? null : h("p", { class: "quiet empty" }, rows.length ? "No episode matches." : "No stored episodes yet."));
+      if (!isNew && body.contains(document.activeElement)) document.activeElement.blur();
+    }
+    if (isNew) {
+      body.querySelector(".empty")?.remove();
+      if (!shown.length) body.append(h("p", { class: "quiet empty" }, rows.length ? "No episode matches." : "No stored episodes yet."));
     }
     for (const [at, element] of painted) if (at < first || at >= last) { element.remove(); painted.delete(at); }
     // In the order in which they are read, for keyboards and screen readers.
-    const highest = Math.min(...painted.keys()), above = document.createDocumentFragment(), below = document.createDocumentFragment();
+    const highest = painted.size ? Math.min(...painted.keys()) : -Infinity, above = document.createDocumentFragment(), below = document.createDocumentFragment();
     for (let at = first; at < last; at += 1) {
       if (painted.has(at)) continue;
-      const element = line(shown[at], at);
+      const used = spare.shift(), element = used ?? line();
+      write(element, shown[at], at);
       painted.set(at, element);
-      (at < highest ? above : below).append(element);
+      if (!used) (at < highest ? above : below).append(element);
     }
+    for (const element of spare) element.remove();
     body.prepend(above);
     body.append(below);
   }
 
-  function line(row, at) {
-    const id = `${jobId}:${row.step}:${row.index}`;
-    const element = h("div", { class: `virtual-row${row.completed ? "" : " failed"}`, role: "listitem", "aria-posinset": at + 1, "aria-setsize": shown.length },
-      h("span", { class: "c-step number" }, whole(row.step)),
-      h("a", { class: "c-index", href: `${path}/episodes/${encodeURIComponent(id)}` }, `${row.step}:${row.index}`),
-      h("a", { class: "c-group number", href: `${path}/group/${row.step}/${row.group}` }, row.group),
-      h("span", { class: "c-agent" }, row.agent), h("span", { class: "c-episode_return number" }, row.completed ? number(row.episode_return) : "–"),
-      h("span", { class: "c-difference number" }, row.completed ? `${row.difference > 0 ? "+" : ""}${number(row.difference)}` : "–"),
-      h("span", { class: "c-stop_reason" }, words(row.stop_reason)), h("span", { class: "c-turns number" }, row.turns), h("span", { class: "c-sampled_tokens number" }, whole(row.sampled_tokens)),
-      h("span", { class: "c-environment" }, row.environment));
+  const line = () => h("div", { role: "listitem" }, COLUMNS.map(([name]) => h(LINKS.has(name) ? "a" : "span", { class: `c-${name}${TEXT.has(name) || name === "index" ? "" : " number"}` }, "")));
+
+  function write(element, row, at) {
+    const texts = [whole(row.step), `${row.step}:${row.index}`, row.group, row.agent, row.completed ? number(row.episode_return) : "–", row.completed ? `${row.difference > 0 ? "+" : ""}${number(row.difference)}` : "–",
+      words(row.stop_reason), row.turns, whole(row.sampled_tokens), row.environment];
+    texts.forEach((text, column) => { element.children[column].firstChild.data = text; });
+    element.className = `virtual-row${row.completed ? "" : " failed"}`;
+    element.setAttribute("aria-posinset", at + 1);
+    element.setAttribute("aria-setsize", shown.length);
+    element.querySelector(".c-index").href = `${path}/episodes/${encodeURIComponent(`${jobId}:${row.step}:${row.index}`)}`;
+    element.querySelector(".c-group").href = `${path}/group/${row.step}/${row.group}`;
     element.style.setProperty("top", `${at * ROW}px`);
-    return element;
   }
 
   function histogram(some) {
