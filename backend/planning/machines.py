@@ -24,6 +24,8 @@ class Machine:
     memory_bytes: int
     gpus: tuple[int, ...] = ()
     """The memory of each GPU, in bytes."""
+    gpus_of_others: int = 0
+    """GPUs that other programs hold now, and may give back."""
     labels: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -16,6 +16,7 @@ from backend.planning.plan_reasons import (
     no_heads,
     no_label,
     no_processors,
+    others_hold,
     too_few_gpus,
 )
 from backend.planning.process_parts import cpu_parts, gpu_parts, has_processors
@@ -45,7 +46,7 @@ def plan(
             running.append(placed)
         else:
             alone = _place(rooms_of(machines), wish)
-            if isinstance(alone, NotPlaced):
+            if isinstance(alone, NotPlaced) and (alone.forever or not _may_get_gpus(machines, wish)):
                 placed = NotPlaced(reason=alone.reason.replace("largest free", "largest"), forever=True)
             else:
                 placed = NotPlaced(
@@ -61,9 +62,19 @@ def _place(rooms: Rooms, wish: Wish) -> Placed | NotPlaced:
     if not usable:
         return no_label(wish, rooms.values())
     with_gpus = [room for room in usable if room.gpus]
+    machines = [room.machine for room in usable]
+    if not with_gpus and _may_get_gpus(machines, wish):
+        return others_hold(wish, machines)
     if wish.placement.gpus == 0 or (wish.placement.gpus is None and not with_gpus):
         return _on_cpus(usable, wish)
     return _on_gpus(with_gpus, usable, wish)
+
+
+def _may_get_gpus(machines: Iterable[Machine], wish: Wish) -> bool:
+    """Whether other programs may give back GPUs that a model could use."""
+    labels = wish.placement.labels.items()
+    may = any(one.gpus_of_others for one in machines if labels <= one.labels.items())
+    return may and wish.placement.gpus != 0
 
 
 def _on_cpus(rooms: Sequence[NodeRoom], wish: Wish) -> Placed | NotPlaced:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from backend.planning.gpu_layout import Layout
-from backend.planning.machines import NodeRoom, NotPlaced, Wish
+from backend.planning.machines import Machine, NodeRoom, NotPlaced, Wish
 from backend.planning.memory_needs import usable_bytes
 
 
@@ -48,6 +48,16 @@ def no_processors(wish: Wish, rooms: Sequence[NodeRoom]) -> NotPlaced:
     return NotPlaced(reason=f"{needs}{also}, the largest free has {has}", forever=False)
 
 
+def others_hold(wish: Wish, machines: Sequence[Machine]) -> NotPlaced:
+    """Other programs have all GPUs of these nodes. The CPUs would do, but not as fast as was meant."""
+    others = sum(machine.gpus_of_others for machine in machines)
+    reason = (
+        f"needs {_gpus(wish.placement.gpus or 1)}, other programs hold the nodes' {_gpus(others)} "
+        f"({_setting(wish, 'gpus')}=0 means CPUs)"
+    )
+    return NotPlaced(reason=reason, forever=False)
+
+
 def too_few_gpus(wish: Wish, rooms: Sequence[NodeRoom], layouts: Sequence[Layout]) -> NotPlaced:
     """No node has the GPUs.
 
@@ -61,6 +71,8 @@ def too_few_gpus(wish: Wish, rooms: Sequence[NodeRoom], layouts: Sequence[Layout
             reason=f"needs {_gpus(wish.placement.gpus or 1)} ({_setting(wish, 'gpus')}), no node has one",
             forever=True,
         )
+    others = sum(room.machine.gpus_of_others for room in rooms)
+    also = f", other programs hold {_gpus(others)}" if others else ""
     largest = max(usable_bytes(gpu) for room in rooms for gpu in room.machine.gpus)
     possible = [
         each for each in layouts if max(each.chunk_bytes, each.single_bytes if each.singles else 0) <= largest
@@ -81,7 +93,7 @@ def too_few_gpus(wish: Wish, rooms: Sequence[NodeRoom], layouts: Sequence[Layout
         reason = f"needs {_gpus(least.gpus)} {each}, {total} of {sum(len(r.gpus) for r in rooms)} have it"
         if least.tensor_parallel > 1:
             reason += f", in groups of {least.tensor_parallel} on one node"
-    return NotPlaced(reason=reason, forever=False)
+    return NotPlaced(reason=reason + also, forever=False)
 
 
 def _too_large(wish: Wish, layout: Layout, largest: int) -> NotPlaced:

@@ -45,6 +45,10 @@ class NodeGpus:
         self._answered: dict[str, int] = {}
         """How many holders have, by node."""
         self._known: dict[str, dict[str, int]] = {}
+        self._gpus: dict[str, int] = {}
+        """How many GPUs each node has."""
+        self._useless: set[str] = set()
+        """Nodes whose GPUs are held, but did not tell their memory."""
 
     def are_known(self, node_id: str) -> bool:
         """Whether a node said which GPUs it has."""
@@ -54,12 +58,18 @@ class NodeGpus:
         """Return the memory of a node's GPUs in bytes, by name; empty as long as it is not known."""
         return self._known.get(node_id, {})
 
+    def of_others(self, node_id: str) -> int:
+        """Return how many GPUs of a node others have."""
+        return 0 if node_id in self._useless else self._gpus.get(node_id, 0) - len(self.of(node_id))
+
     def look(self, nodes: Mapping[str, int]) -> None:
         """Hold GPUs that are free, and forget those of nodes that left.
 
         Args:
             nodes: The number of GPUs of each node that may be used and has some.
         """
+        self._gpus = dict(nodes)
+        self._useless &= nodes.keys()
         for node_id in self._answered.keys() - nodes.keys():
             for known in (self._asked, self._answered, self._known):
                 known.pop(node_id, None)
@@ -92,4 +102,5 @@ class NodeGpus:
         self._answered[node_id] = number + 1
         self._known[node_id] = self.of(node_id) | gpus
         if not gpus:  # Its CPUs are.
+            self._useless.add(node_id)
             _log.warning("the GPUs of node %s are not used, their memory is unknown: set gpu_bytes", node_id)

@@ -75,6 +75,7 @@ class Nodes:
                 cpus=node.cpus,
                 memory_bytes=node.memory_bytes,
                 gpus=tuple(self._gpus.of(node_id).values()),
+                gpus_of_others=self._gpus.of_others(node_id),
                 labels=node.labels,
             )
             for node_id, node in self.usable.items()

@@ -76,8 +76,8 @@ class Placing:
         self._look_at = 0.0
         self._planned_anew = False
         """Whether `ends_for_room` has not been asked since the last plan."""
-        self._nodes_seen: frozenset[tuple[str, int]] = frozenset()
-        self._impossible_on: frozenset[tuple[str, int]] = frozenset()
+        self._nodes_seen: frozenset[tuple[str, int, int]] = frozenset()
+        self._impossible_on: frozenset[tuple[str, int, int]] = frozenset()
         self._impossible: dict[str, str] = {}
         self._impossible_is_due = False
         self._nodes_changed_at = 0.0
@@ -168,8 +168,9 @@ class Placing:
         if seen != self._impossible_on:
             self._impossible, self._impossible_on, self._nodes_changed_at = {}, seen, now
             self._impossible_is_due = True
-        # Nodes of a cluster join one after the other.
-        if self._impossible_is_due and (not self._nodes or now - self._nodes_changed_at >= _JOIN_SECONDS):
+        # Nodes of a cluster join one after the other, and others may give GPUs back.
+        settled = not self._nodes or now - self._nodes_changed_at >= _JOIN_SECONDS
+        if self._impossible_is_due and settled and not any(one.gpus_of_others for one in machines):
             self._impossible, self._impossible_is_due = impossible_on(self._config, machines), False
         return self._impossible
 
@@ -207,6 +208,6 @@ class Placing:
             self._groups.reserve(pool_id, found, on_nodes=self._nodes is not None)
 
 
-def _seen(machines: Collection[Machine]) -> frozenset[tuple[str, int]]:
-    """Return what makes another plan possible: nodes, and how many of their GPUs are known."""
-    return frozenset((machine.node_id, len(machine.gpus)) for machine in machines)
+def _seen(machines: Collection[Machine]) -> frozenset[tuple[str, int, int]]:
+    """Return what makes another plan possible: nodes, and how many of their GPUs are known or others'."""
+    return frozenset((one.node_id, len(one.gpus), one.gpus_of_others) for one in machines)

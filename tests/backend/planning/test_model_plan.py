@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,24 @@ def test_says_with_numbers_who_holds_what():
     assert waiting["next"].holders == (("held", 2),)
     assert "needs 4 GPUs" in waiting["next"].reason
     assert "the largest free has 2" in waiting["next"].reason
+
+
+def test_waits_for_gpus_that_others_hold_unless_cpus_are_wished():
+    taken = replace(machine("a"), gpus_of_others=4)
+    waits = plan([taken], [wish("7B")])["7B"]
+    assert not waits.forever
+    assert "4 GPUs" in waits.reason
+    assert shown(plan([taken], [wish("7B", gpus=4)])["7B"]) == "wait"
+    assert shown(plan([taken], [wish("7B", gpus=0)])["7B"]) == "cpu r1"
+    assert shown(plan([taken, machine("b", 1, 80)], [wish("7B")])["7B"]) == "r1 e1t1 b1"
+    partly = replace(machine("a", 2, 80), gpus_of_others=2)
+    assert shown(plan([partly], [wish("7B")])["7B"]) == "r2 e2t1 a2"
+    assert shown(plan([partly], [wish("7B", gpus=4)])["7B"]) == "wait"
+    assert shown(plan([partly], [wish("7B", gpus=4, labels={"zone": "b"})])["7B"]) == "never"
+    elsewhere = [partly, machine("b", memory=1, zone="b")]
+    assert shown(plan(elsewhere, [wish("7B", labels={"zone": "b"})])["7B"]) == "never"
+    # Nodes that never had a GPU are meant to be used as they are.
+    assert shown(plan([replace(taken, gpus_of_others=0)], [wish("7B")])["7B"]) == "cpu r1"
 
 
 def test_keeps_pool_where_its_first_rank_is():

@@ -15,6 +15,7 @@ class Holders:
     free_by_node: dict[str, list[str]]
     held: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     broken: bool = False
+    tells: bool = True
 
     def free(self, node_id):
         return len(self.free_by_node[node_id])
@@ -36,7 +37,7 @@ class Holders:
         if self.broken:
             answer.set_exception(RuntimeError("it died"))
         else:
-            answer.set_result(dict.fromkeys(names, 24))
+            answer.set_result(dict.fromkeys(names if self.tells else (), 24))
         return answer
 
 
@@ -46,15 +47,24 @@ def test_holds_what_other_programs_give_back():
     gpus.look(nodes)
     assert (gpus.of("a"), gpus.of("b")) == ({"2": 24}, {})
     assert gpus.are_known("b")
+    assert (gpus.of_others("a"), gpus.of_others("b")) == (2, 1)
     holders.free_by_node |= {"a": ["0", "1"], "b": ["0"]}
     gpus.look(nodes)
     assert list(gpus.of("a")) == ["2", "0", "1"], "a plan names them by their place"
     assert list(gpus.of("b")) == ["0"]
+    assert (gpus.of_others("a"), gpus.of_others("b")) == (0, 0)
     # The next scheduler sees the same.
     adopted = NodeGpus(holders)
     for _ in range(3):
         adopted.look(nodes)
     assert list(adopted.of("a")) == ["2", "0", "1"]
+
+
+def test_takes_gpus_of_unknown_memory_for_nobody_elses():
+    gpus = NodeGpus(Holders({"a": ["0"]}, tells=False))
+    gpus.look({"a": 1})
+    assert gpus.are_known("a")
+    assert (gpus.of("a"), gpus.of_others("a")) == ({}, 0)
 
 
 def test_forgets_nodes_that_left_and_tries_again_what_failed():
