@@ -37,6 +37,7 @@ from backend.scheduler.process_runner import (
     ProcessRunner,
 )
 from backend.store.store import ServiceStore
+from tinkergym.errors import InvalidRequestError
 
 _log = logging.getLogger(__name__)
 
@@ -128,6 +129,7 @@ class Scheduler:
         self._commits = self._store.commits()
         # Reported once. If the store could not record it, the next tick does.
         self._unnoted.extend(self._workers.changes())
+        self._unnoted.extend(self._never_placed())
         while self._unnoted:
             self._note(self._unnoted[0], now)
             self._unnoted.popleft()
@@ -156,6 +158,22 @@ class Scheduler:
         rests = not queue and not held and self._pools.ready.keys() >= {*wanted, *self._pools.models.values()}
         if rests:
             self._quiet_seconds = max(_QUIET_SECONDS, min(_RESTING_SECONDS, self._config.lease_seconds / 6))
+
+    def _never_placed(self) -> list[PoolEnded]:
+        """Return the pools that wait for nothing: this machine has no place for them, whatever ends here.
+
+        In a cluster they wait on: a node may join, by an autoscaler or by hand.
+        """
+        waiting = {} if self._config.ray.address else self._workers.waiting()
+        hint = "choose another model, or ask the operator: tinkergym plan shows what would fit"
+        return [
+            PoolEnded(
+                pool_id=pool_id,
+                error=InvalidRequestError(why.reason, hint=hint, field="model", code="no_place"),
+            )
+            for pool_id, why in waiting.items()
+            if why.forever
+        ]
 
     def _note(self, change: Change, now: float) -> None:
         """Apply the consequences. Every write may fail, and then all of this is done again."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from backend.scheduler.process_runner import PoolEnded, Running
 from backend.scheduler.unplaced import NO_PLACE, Unplaced
 from tinkergym.schema.events import JobState
@@ -123,6 +125,24 @@ def test_keeps_why_a_job_waits_for_a_full_cluster(world):
     world.scheduler.tick()
     reason = "the Ray cluster is full: its worker died; resumes from the last checkpoint"
     assert world.service.job(job_id).reason == reason
+
+
+@pytest.mark.parametrize("address", ["", "10.0.0.5:6379"])
+def test_ends_job_that_never_fits_unless_nodes_may_join(make_world, address):
+    world = make_world(preload=[], ray={"address": address})
+    job_id = world.submit(model="/models/large")
+    world.scheduler.tick()
+    (pool_id,) = world.workers.pools
+    why = Unplaced(f"{NO_PLACE} ever on these nodes, it needs 4 GPUs", may_change=False, forever=True)
+    world.workers.without_place = {pool_id: why}
+    world.scheduler.tick()
+    job = world.service.job(job_id)
+    assert why.reason in job.reason
+    if address:
+        assert job.state is JobState.QUEUED
+    else:
+        assert (job.state, job.error.code) == (JobState.FAILED, "no_place")
+        assert pool_id not in world.workers.pools
 
 
 def test_names_readers_job_that_holds_gpus(world):
