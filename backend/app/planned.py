@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,22 @@ from backend.planning.gpu_table import gpu_table
 from backend.planning.machines import Machine, NotPlaced, Placed
 from backend.planning.model_plan import plan
 from backend.planning.nodes_file import read_nodes
+from backend.scheduler.cluster_door import cluster_nodes
 from backend.scheduler.model_wishes import own_machine, wish_of
 from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.errors import TinkerGymError, UnknownModelError
 
+_ALONE = "as if nothing ran on these nodes yet"
+NodesOf = Callable[[ServiceConfig], list[Machine]]
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the plan; return 1 if a model has no place."""
+
+def main(arguments: Sequence[str] | None = None, nodes_of: NodesOf = cluster_nodes) -> int:
+    """Print the plan; return 1 if a model has no place.
+
+    Args:
+        arguments: Of the command line.
+        nodes_of: Returns the nodes of the cluster in the settings.
+    """
     parser = argparse.ArgumentParser(prog="python -m backend.app.planned", description=__doc__)
     parser.add_argument("models", nargs="*", help="models by name; by default preload and those of `models`")
     parser.add_argument("--config", type=Path, help="the service's TOML file")
@@ -35,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         config = load_config(options.config, options.set)
-        machines = _machines(config, options.nodes)
+        machines = _machines(config, options.nodes, nodes_of)
         if options.nodes is not None and not config.ray.address:
             # Other nodes than this machine are a cluster's, and divided by CPUs and memory too.
             config = config.model_copy(update={"ray": config.ray.model_copy(update={"address": "auto"})})
@@ -51,19 +60,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             json.dumps({"nodes": [_node(m) for m in machines], "models": [_model(p) for p in found.items()]})
         )
     else:
-        print("\n".join([*map(_node_line, machines), *(line for p in found.items() for line in _lines(p))]))
+        lines = [line for placed in found.items() for line in _lines(placed)]
+        print("\n".join([*map(_node_line, machines), f"{_ALONE}:", *lines]))
     return 0 if all(isinstance(each, Placed) for each in found.values()) else 1
 
 
-def _machines(config: ServiceConfig, nodes: Path | None) -> list[Machine]:
+def _machines(config: ServiceConfig, nodes: Path | None, nodes_of: NodesOf) -> list[Machine]:
     if nodes is not None:
         return read_nodes(nodes)
     if config.ray.address:
-        raise ConfigError(
-            "the nodes of a Ray cluster are not asked for a plan",
-            hint="describe them in a file and pass --nodes FILE",
-            field="--nodes",
-        )
+        try:
+            return nodes_of(config)
+        except ConfigError as error:
+            hint = "describe the nodes in a file and pass --nodes FILE"
+            hint = f"{error.hint}, or {hint}" if error.hint else hint
+            raise ConfigError(error.message, hint=hint, field="--nodes") from error
     return [own_machine()]
 
 

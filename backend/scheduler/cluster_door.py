@@ -1,7 +1,7 @@
-"""`python -m backend.scheduler.cluster_door`: whether the service can join the cluster in its settings.
+"""`python -m backend.scheduler.cluster_door [nodes]`: whether the service can join its cluster; the nodes.
 
-Answers with one line of JSON on the standard output: null, or a refusal. Ray itself waits for a long time,
-does not say that the token was wrong, and may end the process that asks; so this one asks first.
+Answers with one line of JSON on the standard output: a refusal, or null, or the nodes. Ray itself waits for a
+long time, does not say that the token was wrong, and may end the process that asks; so this one asks first.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from backend.config import ServiceConfig
 from backend.errors import ConfigError
+from backend.planning.machines import Machine
 from backend.store.place import database_file
 from tinkergym.errors import TinkerGymError, from_wire
 
@@ -27,6 +29,8 @@ _ANSWER_SECONDS = 5
 _WHOLE_SECONDS = 30.0
 """Python starts and imports Ray first."""
 _FIELD = "ray.address"
+_ALIVE = 0
+"""Ray's number for the state of a node."""
 
 
 def set_token(config: ServiceConfig, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -58,20 +62,34 @@ def require_cluster(config: ServiceConfig) -> None:
     Raises:
         ConfigError: It cannot, and why.
     """
+    _ask(config)
+
+
+def cluster_nodes(config: ServiceConfig) -> list[Machine]:
+    """Return the nodes of the cluster as a plan sees them. Asks in a process of its own.
+
+    Raises:
+        ConfigError: The cluster does not tell them, or not the memory of their GPUs.
+    """
+    return [Machine(**node) for node in _ask(config, "nodes")]
+
+
+def _ask(config: ServiceConfig, *arguments: str) -> Any:
     environment = {**os.environ, **set_token(config), **config.environment()}
-    command = [sys.executable, "-m", "backend.scheduler.cluster_door"]
+    command = [sys.executable, "-m", "backend.scheduler.cluster_door", *arguments]
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, timeout=_WHOLE_SECONDS, check=True
         )
         # The answer is the last line, whatever a library printed before it.
-        refusal = json.loads(done.stdout.splitlines()[-1])
+        answer = json.loads(done.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
         raise ConfigError(
             f"the Ray cluster at {config.ray.address} cannot be asked ({error})", field=_FIELD
         ) from error
-    if refusal is not None:
-        raise from_wire(refusal)
+    if isinstance(answer, dict):
+        raise from_wire(answer)
+    return answer
 
 
 def bootstrap_address(address: str) -> str:
@@ -114,14 +132,15 @@ def require_open(address: str) -> None:
         ) from error
 
 
-def _look(config: ServiceConfig) -> None:
+def _nodes(config: ServiceConfig) -> tuple[str, list[Any]]:
+    """Return the cluster's address and what it says about its nodes."""
     address = bootstrap_address(config.ray.address)
     require_open(address)
     import ray
 
     try:
         client = ray._raylet.GcsClient(address=address)
-        nodes: Mapping[Any, Any] = client.get_all_node_info(timeout=_ANSWER_SECONDS)
+        nodes: Mapping[Any, Any] = client.get_all_node_info(timeout=_ANSWER_SECONDS, state_filter=_ALIVE)
     except ray.exceptions.AuthenticationError as error:
         raise ConfigError(
             f"the Ray cluster at {address} refuses the token",
@@ -132,7 +151,39 @@ def _look(config: ServiceConfig) -> None:
         raise ConfigError(
             f"the Ray cluster at {address} does not answer ({type(error).__name__})", field=_FIELD
         ) from error
-    require_reachable([str(node.node_manager_address) for node in nodes.values()], address, config)
+    return address, list(nodes.values())
+
+
+def machines_of(nodes: Iterable[Any], gpu_bytes: int | None) -> list[Machine]:
+    """Return nodes as a plan sees them, before the service runs there.
+
+    Args:
+        nodes: Ray's records of them.
+        gpu_bytes: The memory of each GPU, which Ray does not know.
+
+    Raises:
+        ConfigError: A node has GPUs, and `gpu_bytes` is not given.
+    """
+    found = []
+    for node in nodes:
+        resources, name = dict(node.resources_total), str(node.node_manager_address)
+        gpus = int(resources.get("GPU", 0))
+        if gpus and gpu_bytes is None:
+            raise ConfigError(
+                f"the memory of the {gpus} GPUs of {name} is not known before the service runs there",
+                hint="set gpu_bytes",
+                field="gpu_bytes",
+            )
+        found.append(
+            Machine(
+                node_id=name,
+                cpus=resources.get("CPU", 0.0),
+                memory_bytes=int(resources.get("memory", 0)),
+                gpus=(gpu_bytes or 0,) * gpus,
+                labels=dict(node.labels),
+            )
+        )
+    return found
 
 
 def require_reachable(addresses: Sequence[str], cluster: str, config: ServiceConfig) -> None:
@@ -183,12 +234,17 @@ def _is_here(address: str) -> bool:
 def main() -> None:
     """Look, and print what was found."""
     logging.disable(logging.CRITICAL)
-    refusal = None
+    answer: object = None
     try:
-        _look(ServiceConfig.from_environment())
+        config = ServiceConfig.from_environment()
+        address, nodes = _nodes(config)
+        if sys.argv[1:]:
+            answer = [asdict(machine) for machine in machines_of(nodes, config.gpu_bytes)]
+        else:
+            require_reachable([str(node.node_manager_address) for node in nodes], address, config)
     except TinkerGymError as error:
-        refusal = error.to_wire()
-    print(json.dumps(refusal), flush=True)
+        answer = error.to_wire()
+    print(json.dumps(answer), flush=True)
     # Ray's native threads may still be waiting for the cluster.
     os._exit(0)
 

@@ -20,7 +20,9 @@ def plan(
     *,
     nodes: Annotated[
         Path | None,
-        typer.Option(help="A YAML, TOML or JSON file with other nodes. (default: this machine)"),
+        typer.Option(
+            help="A YAML, TOML or JSON file with other nodes. (default: this machine, or the cluster)"
+        ),
     ] = None,
     table: Annotated[
         bool, typer.Option("--table", help="Print instead which model fits on which GPUs.")
@@ -31,7 +33,7 @@ def plan(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which model would run on which GPUs, and why others would not. Starts nothing.
+    """Show which model would run on which GPUs, as if nothing ran, and why others would not. Starts nothing.
 
     The exit code is 1 if a model has no place.
     """

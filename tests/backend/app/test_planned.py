@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from backend.app.planned import main
+from backend.errors import ConfigError
 from backend.planning.gpu_table import gpu_table
+from backend.planning.machines import Machine
 
 NODES = '{"nodes": [{"name": "big", "gpus": 8, "gpu_gb": 141}, {"name": "small", "gpus": 1, "gpu_gb": 24}]}'
 
@@ -40,7 +42,6 @@ def test_prints_why_a_model_would_not_run(nodes, capsys):
     ("arguments", "field"),
     [
         (["unheard-of"], "MODEL"),
-        (["--set", "ray.address=auto"], "--nodes"),
         (["--set", "device=cpu"], "device"),
     ],
 )
@@ -49,6 +50,33 @@ def test_refuses_slip_in_one_line_and_as_json(arguments, field, capsys):
     printed = capsys.readouterr()
     assert json.loads(printed.out)["error"]["field"] == field
     assert len(printed.err.splitlines()) == 1
+
+
+CLUSTER = ["--set", "ray.address=10.0.0.5:6379"]
+
+
+def test_plans_for_nodes_that_cluster_names(capsys):
+    asked = []
+
+    def nodes_of(config):
+        asked.append(config.ray.address)
+        return [Machine(node_id="10.0.0.5", cpus=16, memory_bytes=64 * 10**9, gpus=(24 * 10**9,) * 2)]
+
+    wish = ["--set", "models.nano.placement.gpus=2"]
+    assert main([*CLUSTER, *wish, "--json", "nano"], nodes_of) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert asked == ["10.0.0.5:6379"]
+    assert [part["node"] for part in found["models"][0]["parts"]] == ["10.0.0.5"] * 6
+
+
+def test_asks_for_file_where_cluster_does_not_answer(capsys):
+    def nodes_of(config):
+        raise ConfigError("nothing answers", field="ray.address")
+
+    assert main([*CLUSTER, "--json"], nodes_of) == 1
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["field"] == "--nodes"
+    assert "--nodes FILE" in error["hint"]
 
 
 def test_plans_for_this_machine_and_prints_the_table(capsys):

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import socket
+from types import SimpleNamespace
 
 import pytest
 
 from backend.config import ServiceConfig
 from backend.errors import ConfigError
-from backend.scheduler.cluster_door import require_open, require_reachable, set_token
+from backend.scheduler.cluster_door import machines_of, require_open, require_reachable, set_token
 
 
 def settings(tmp_path, **ray):
@@ -74,3 +75,14 @@ def test_refuses_cluster_in_which_something_is_out_of_reach(tmp_path, addresses,
     with pytest.raises(ConfigError) as refused:
         require_reachable(addresses, "cluster:1", ServiceConfig(data_dir=tmp_path, **settings))
     assert refused.value.field == field
+
+
+def test_shows_nodes_to_a_plan_once_memory_of_gpus_is_known():
+    resources = {"CPU": 8.0, "GPU": 2.0, "memory": 3e9, "node:10.0.0.5": 1.0}
+    node = SimpleNamespace(node_manager_address="10.0.0.5", resources_total=resources, labels={"zone": "b"})
+    (machine,) = machines_of([node], 24)
+    assert (machine.node_id, machine.cpus, machine.memory_bytes) == ("10.0.0.5", 8.0, 3 * 10**9)
+    assert (machine.gpus, machine.labels) == ((24, 24), {"zone": "b"})
+    with pytest.raises(ConfigError) as refused:
+        machines_of([node], None)
+    assert refused.value.field == "gpu_bytes"
