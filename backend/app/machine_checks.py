@@ -11,6 +11,9 @@ from contextlib import suppress
 from backend.app.greeting import Notice
 from backend.config import ServiceConfig
 from backend.errors import ConfigError
+from backend.planning.memory_needs import divides_heads
+from backend.scheduler.model_wishes import model_shape
+from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.errors import TinkerGymError
 from tinkergym.tools.sandbox.isolation_rule import ACCEPT_LIMITS, RISK, PythonToolSetting
 from tinkergym.tools.sandbox.python_run import missing_namespaces
@@ -39,6 +42,26 @@ def require_gpus(config: ServiceConfig, command: Sequence[str] | None = None) ->
         )
         if refused := json.loads(done.stdout or b"{}").get("refused"):
             raise ConfigError(refused["message"], hint=refused["hint"], field=refused["field"])
+
+
+def require_divided_heads(config: ServiceConfig) -> None:
+    """Check `tensor_parallel` against the attention heads of the service's models whose files are here.
+
+    Raises:
+        ConfigError: It does not divide them.
+    """
+    for model in config.models:
+        parts = config.placement_of(model).tensor_parallel or 1
+        if parts == 1 or (model in PACKAGED_MODELS and model not in config.preload):
+            continue
+        shape = model_shape(config, model)
+        if shape is not None and not divides_heads(shape, parts):
+            raise ConfigError(
+                f"{parts} does not divide the {shape.heads} attention heads and {shape.key_value_heads} "
+                f"key-value heads of {model!r}",
+                hint="choose a divisor of both, or leave it out",
+                field=f"models.{model}.placement.tensor_parallel",
+            )
 
 
 def isolation_notice(setting: PythonToolSetting) -> Notice | None:

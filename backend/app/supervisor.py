@@ -22,7 +22,7 @@ from typing import Literal, get_args
 from backend.app import data_folder
 from backend.app.greeting import Greeting, Notice
 from backend.app.listener import listening, url_of
-from backend.app.machine_checks import isolation_notice, require_gpus
+from backend.app.machine_checks import isolation_notice, require_divided_heads, require_gpus
 from backend.app.probe import GatewayProbe, SchedulerProbe, answers, scheduler_is_silent
 from backend.app.restarted_part import RestartedPart
 from backend.catalog.models import without_folder
@@ -148,6 +148,7 @@ def _require_machines(config: ServiceConfig) -> None:
     """Check that workers can run, here or in the cluster, and save, before anything starts."""
     if config.blobs:
         require_usable(config.blobs_in("jobs"))
+    require_divided_heads(config)
     if config.ray.address:
         require_cluster(config)
         return

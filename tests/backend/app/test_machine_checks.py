@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from backend.app import machine_checks
+from backend.app.machine_checks import require_divided_heads
 from backend.app.supervisor import main
 from backend.config import load_config
 from backend.errors import ConfigError
@@ -44,3 +45,11 @@ def test_exits_with_one_sentence_without_gpu_on_serve(monkeypatch, capsys, tmp_p
 @pytest.mark.parametrize("script", ["raise SystemExit(3)", "print('not JSON')", "print('{}')"])
 def test_refuses_nothing_that_child_did_not_see(script):
     machine_checks.require_gpus(load_config(None, ["placement.gpus=1"]), (sys.executable, "-c", script))
+
+
+def test_refuses_tensor_parallel_that_does_not_divide_heads(capsys, tmp_path):
+    settings = [f"data_dir={tmp_path / 'data'}", "engine=vllm", "placement.tensor_parallel=3"]
+    assert main([part for one in settings for part in ("--set", one)]) == 1
+    assert "models.nano.placement.tensor_parallel" in capsys.readouterr().err
+    require_divided_heads(load_config(None, [*settings[1:], "preload=[]"]))  # Packaged models are not used.
+    require_divided_heads(load_config(None, ["engine=vllm", "placement.tensor_parallel=2"]))
