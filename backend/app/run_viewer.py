@@ -22,6 +22,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from fastapi import FastAPI
 from pydantic import ValidationError
 from starlette.routing import BaseRoute
 
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m backend.app.run_viewer", description=__doc__)
     parser.add_argument("path", type=Path)
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--tenant", default="")
     parser.add_argument("--json", action="store_true", help="print a JSON document per line, for programs")
     options = parser.parse_args(arguments)
 
@@ -65,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ["HF_HUB_OFFLINE"] = "1"
     try:
         with tempfile.TemporaryDirectory(prefix="tinkergym-view-") as folder:
-            view(options.path, Path(folder), options.port, say)
+            view(options.path, Path(folder), options.port, say, options.tenant)
     except TinkerGymError as error:
         print(f"tinkergym view: {error}", file=sys.stderr)
         if options.json:
@@ -74,15 +76,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def view(path: Path, folder: Path, port: int, say: Callable[[str, str], None]) -> None:
+def view(path: Path, folder: Path, port: int, say: Callable[[str, str], None], tenant: str = "") -> None:
     """Serve what is at `path` until a signal comes; `say` is told the service's URL and the page to open.
 
     Raises:
         ConfigError: The database cannot be read, or the port is taken.
-        InvalidRequestError: It is neither a data folder nor a bundle, or it is damaged.
+        InvalidRequestError: It is neither a data folder nor a bundle, or it is damaged; or it has several
+            tenants' runs, and none is named.
     """
     with opened(path, folder) as (config, store, page):
-        key = store.keys.create(LOCAL_TENANT, "view", read_only=True)
+        key = store.keys.create(shown_tenant(store, tenant), "view", read_only=True)
         reads = LimitedReads()
         try:
             listener = socket.create_server(("127.0.0.1", port))
@@ -91,11 +94,35 @@ def view(path: Path, folder: Path, port: int, say: Callable[[str, str], None]) -
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         # Browsers do not send what is behind the `#`; the login page reads it and logs in.
         say(url, f"{url}/dashboard/login?next={page}#{key}")
-        app = create_app(assembled(config, store, reads))
-        # Nothing in the folder changes, whatever key a request has.
-        app.router.routes[:] = filter(_reads, app.router.routes)
+        app = viewer_app(config, store, reads)
         serve_on(listener, app, config.limits)
         reads.close()
+
+
+def shown_tenant(store: Store, wanted: str) -> str:
+    """Return the tenant whose runs are shown: the one that is named, else `local`, else the only one.
+
+    Raises:
+        InvalidRequestError: It has no runs, or several tenants have, and `local` is none of them.
+    """
+    there = store.tenants_with_jobs()
+    if wanted in there or (not wanted and len(there) == 1):
+        return wanted or there[0]
+    if not wanted and (not there or LOCAL_TENANT in there):
+        return LOCAL_TENANT
+    what = f"the tenant {wanted!r} has no runs" if wanted else "several tenants have runs"
+    raise InvalidRequestError(
+        what,
+        hint=f"name one of {', '.join(there)} with --tenant" if there else "leave it out",
+        field="tenant",
+    )
+
+
+def viewer_app(config: ServiceConfig, store: Store, reads: LimitedReads) -> FastAPI:
+    """Return the gateway without all routes that change something, whatever key a request has."""
+    app = create_app(assembled(config, store, reads))
+    app.router.routes[:] = filter(_reads, app.router.routes)
+    return app
 
 
 def _reads(route: BaseRoute) -> bool:

@@ -51,10 +51,23 @@ def copy_file(path: Path, target: Path) -> None:
     # Made here, because SQLite's own file would be readable by others: it holds secrets and hashes of keys.
     os.close(os.open(target, os.O_RDWR | os.O_CREAT, 0o600))
     try:
-        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
+        with (
+            closing(sqlite3.connect(_unchanged(path), uri=True)) as source,
+            closing(sqlite3.connect(target)) as copy,
+        ):
             source.backup(copy)
     except sqlite3.Error as error:
         raise ConfigError(f"the database {path} cannot be read: {error}", field="database_url") from error
+
+
+def _unchanged(path: Path) -> str:
+    """Return how to open a SQLite database so that neither it nor what is next to it changes.
+
+    Usually the last to close it moves a log, which a killed service has left, into the database. Without a
+    log no process has it open; then it can also be on a disk that cannot be written.
+    """
+    is_open = os.path.lexists(f"{path}-wal")
+    return f"{path.absolute().as_uri()}?mode=ro{'' if is_open else '&immutable=1'}"
 
 
 def require_none(url: str) -> None:

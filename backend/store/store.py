@@ -180,6 +180,11 @@ class Store:
                 return None
             return set(checkpoints_by_key(connection, job_id))
 
+    def tenants_with_jobs(self) -> list[str]:
+        """Return the tenants that have jobs, in alphabetical order."""
+        with self._db.read() as connection:
+            return sorted(connection.scalars(select(jobs.c.tenant_id).distinct()))
+
     def close(self) -> None:
         """Close the database's connections."""
         self._db.close()

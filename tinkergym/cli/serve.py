@@ -91,6 +91,9 @@ def view(
     port: Annotated[
         int, typer.Option(help="Port to listen on, on this machine only. (default: a free one)")
     ] = 0,
+    tenant: Annotated[
+        str, typer.Option(help="Whose runs of a data folder. (default: local, or the only tenant with runs)")
+    ] = "",
     as_json: AsJsonLines = False,
 ) -> None:
     """Look at finished runs in a browser, without a service, until Ctrl-C.
@@ -98,5 +101,5 @@ def view(
     Nothing in PATH changes.
     Example: tinkergym view run.bundle.tar
     """
-    arguments = ["--json"] if as_json else []
+    arguments = [*(["--json"] if as_json else []), *(["--tenant", tenant] if tenant else [])]
     run_service_program("backend.app.run_viewer", [*arguments, str(path), "--port", str(port)])
