@@ -131,7 +131,7 @@ async def _sample(client: httpx.AsyncClient, request: SampleRequest) -> None:
     (await client.post("/v1/sample", content=body)).raise_for_status()
 
 
-def _body(number: int, most: int) -> dict[str, Any]:
+def _body(number: int, most: int | None) -> dict[str, Any]:
     asked = {"model": MODEL, "messages": _messages(number), "seed": number, "max_tokens": most}
     asked["temperature"] = TEMPERATURE
     return {**asked, "stream": True, "stream_options": {"include_usage": True}}
@@ -142,13 +142,14 @@ async def _stream(client: httpx.AsyncClient, number: int, most: int = ANSWER_TOK
     begun, first, tokens = time.perf_counter(), 0.0, 0
     async with client.stream("POST", "/openai/v1/chat/completions", json=_body(number, most)) as response:
         async for line in response.aiter_lines():
-            first = first or time.perf_counter() - begun
             if line.startswith("data: {"):
+                first = first or time.perf_counter() - begun
                 event = json.loads(line.removeprefix("data: "))
                 tokens = event.get("usage", {}).get("completion_tokens", tokens)
     return first, tokens
 
 
 async def _hang_up(client: httpx.AsyncClient, number: int) -> None:
-    async with client.stream("POST", "/openai/v1/chat/completions", json=_body(number, 900)) as response:
+    async with client.stream("POST", "/openai/v1/chat/completions", json=_body(number, None)) as response:
+        response.raise_for_status()
         await anext(response.aiter_lines())

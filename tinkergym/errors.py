@@ -108,7 +108,7 @@ class InvalidValueError(InvalidRequestError):
 
 
 class PromptTooLongError(InvalidRequestError):
-    """The first prompt leaves no room for a completion in the model's context."""
+    """The prompt leaves no room in the model's context for a completion, or for one as long as wanted."""
 
 
 class AuthenticationError(TinkerGymError):

@@ -21,7 +21,7 @@ from tinkergym.openai_api.chat_messages import ReadImage
 from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.openai_api.chat_stream import ChatStream
 from tinkergym.openai_api.responses_answer import ResponsesReply
-from tinkergym.openai_api.responses_request import ResponsesRequest
+from tinkergym.openai_api.responses_request import ResponsesRequest, in_their_names
 from tinkergym.openai_api.server_events import as_json
 from tinkergym.openai_api.token_requests import (
     Prompt,
@@ -64,7 +64,8 @@ async def respond(
 ) -> Response:
     """Continue a conversation that the request has whole: JSON, or server-sent events with `stream`."""
     chat = wanted.chat()
-    prompt, asked = await _asked(request, tenant, chat, read_image)
+    with in_their_names():
+        prompt, asked = await _asked(request, tenant, chat, read_image)
     reply = ResponsesReply(prompt, wanted, chat, int(time.time()))
     if wanted.stream:
         return await streamed(request, tenant, asked, reply)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
@@ -68,6 +68,8 @@ def refuse_serial_calls(value: object) -> object:
 class ChatRequest(SamplingFields):
     """A conversation to continue, and how."""
 
+    prompt_field: ClassVar[str] = "messages"
+
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=MOST_MESSAGES)
     """The conversation in the API's format; see `chat_messages`."""
     max_tokens: int | None = Field(None, ge=1, le=MOST_TOKENS)
@@ -105,6 +107,11 @@ class ChatRequest(SamplingFields):
         """The longest completion; None is the rest of the context."""
         limits = [limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None]
         return min(limits, default=None)
+
+    @property
+    def longest_field(self) -> str:
+        """What limits the completion."""
+        return "max_tokens" if self.longest == self.max_tokens else "max_completion_tokens"
 
     @property
     def structured(self) -> Regex | JsonSchema | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
@@ -26,6 +28,15 @@ from tinkergym.trajectory.trajectory import MOST_TOKENS
 _LOGPROBS = "message.output_text.logprobs"
 _ABSENT = frozenset({"reasoning.encrypted_content"})
 """What a response may include, if it exists; here it never does."""
+
+
+_THEIR_NAMES = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text",
+    "reasoning_effort": "reasoning",
+}
+"""The fields that chat completions name differently."""
 
 
 class FlatTool(UserSettings):
@@ -119,6 +130,10 @@ class ResponsesRequest(SamplingFields):
         Raises:
             InvalidRequestError: An item of the input is not supported.
         """
+        with in_their_names():
+            return self._chat()
+
+    def _chat(self) -> ChatRequest:
         same = ("model", "seed", "temperature", "top_p", "top_k", "stop", "structured_outputs", "stream")
         settings: dict[str, Any] = {name: getattr(self, name) for name in same if self.is_chosen(name)}
         effort = None if self.reasoning is None else self.reasoning.effort
@@ -161,6 +176,17 @@ class ResponsesRequest(SamplingFields):
                 yield message
         if spoken is not None:
             yield spoken
+
+
+@contextmanager
+def in_their_names() -> Iterator[None]:
+    """Let errors about the chat completion name the fields of the request that it stands for."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        name = re.split(r"[.[]", error.field)[0]
+        error.field = _THEIR_NAMES.get(name, error.field)
+        raise
 
 
 def _message(item: Mapping[str, Any], number: int) -> dict[str, Any] | None:

@@ -110,6 +110,8 @@ class SamplingFields(UserSettings):
     """The fields that chat and text completions share. A value of None is the same as none."""
 
     largest_int: ClassVar[int] = 2**64 - 1
+    prompt_field: ClassVar[str] = "prompt"
+    """What has the prompt."""
 
     model: str = Field(min_length=1, max_length=500)
     """A served model, `job-ID`, `job-ID/AGENT`, one of these with `@40`, `@best` or `@latest`, or a name to
@@ -160,6 +162,11 @@ class SamplingFields(UserSettings):
         if self.stream_options is not None and not self.stream:
             raise no_effect("stream_options", "stream=true").in_validator()
         return self
+
+    @property
+    def longest_field(self) -> str:
+        """What limits the completion."""
+        return "max_tokens"
 
     @property
     def caller(self) -> str:

@@ -91,7 +91,7 @@ def token_requests(
     """Return the requests for `n` completions of each prompt, in the order of the choices.
 
     Raises:
-        PromptTooLongError: A prompt leaves no room for a completion.
+        PromptTooLongError: A prompt leaves no room for a completion, or not for `longest` tokens.
     """
     name, first = f"openai-{secrets.token_hex(12)}", fields.seed
     seed = secrets.randbits(63) if first is None else first
@@ -101,12 +101,18 @@ def token_requests(
     }
     requests: list[SampleRequest] = []
     for prompt in prompts:
-        room = _room(prompt)
+        room = room_behind(prompt, fields)
+        if longest is not None and longest > room:
+            raise PromptTooLongError(
+                f"{_context_of(prompt)} and wants up to {longest} more",
+                hint=f"shorten it, or allow at most {room}, which is the default",
+                field=fields.longest_field,
+            )
         shared = {
             "policy": policy.name,
             "policy_version": policy.version,
             "prompt_ids": prompt.token_ids,
-            "max_tokens": room if longest is None else min(longest, room),
+            "max_tokens": room if longest is None else longest,
             "temperature": fields.temperature,
             "top_p": fields.top_p,
             "top_k": max(0, fields.top_k),
@@ -156,17 +162,27 @@ def refuse_many_prompt_logprobs(
         )
 
 
-def _room(prompt: Prompt) -> int:
-    """Return how many tokens fit behind a prompt."""
+def room_behind(prompt: Prompt, fields: SamplingFields) -> int:
+    """Return how many tokens fit behind a prompt.
+
+    Raises:
+        InvalidRequestError: It has no tokens.
+        PromptTooLongError: None fits.
+    """
     if not prompt.token_ids:
-        raise InvalidRequestError("the prompt has no tokens", hint="write at least one", field="prompt")
-    most = prompt.renderer.context_length
-    room = most - len(prompt.token_ids)
+        hint = "write at least one"
+        raise InvalidRequestError("the prompt has no tokens", hint=hint, field=fields.prompt_field)
+    room = prompt.renderer.context_length - len(prompt.token_ids)
     if room < 1:
         raise PromptTooLongError(
-            f"the prompt has {len(prompt.token_ids)} tokens, and this model's maximum context length is "
-            f"{most} tokens, which includes the completion",
+            f"{_context_of(prompt)} and needs room for a completion",
             hint="shorten it",
-            field="messages",
+            field=fields.prompt_field,
         )
     return room
+
+
+def _context_of(prompt: Prompt) -> str:
+    # Some clients know the error by these words.
+    most = f"this model's maximum context length is {prompt.renderer.context_length} tokens"
+    return f"{most}; the prompt has {len(prompt.token_ids)}"

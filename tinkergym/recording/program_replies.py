@@ -16,7 +16,7 @@ from tinkergym.openai_api.chat_choices import chat_choices
 from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.openai_api.chat_stream import ChatStream
 from tinkergym.openai_api.responses_answer import ResponsesReply
-from tinkergym.openai_api.responses_request import ResponsesRequest
+from tinkergym.openai_api.responses_request import ResponsesRequest, in_their_names
 from tinkergym.openai_api.server_events import (
     SILENT_SECONDS,
     STILL_SAMPLING,
@@ -106,7 +106,8 @@ def answered(
     if route == "responses":
         wanted = parse_json(ResponsesRequest, body)
         chat = wanted.chat()
-        call = session.ask(role, chat, body=identity, retry=retry)
+        with in_their_names():
+            call = session.ask(role, chat, body=identity, retry=retry)
         reply = ResponsesReply(call.prompt, wanted, chat, int(time.time()))
         if wanted.stream:
             return StreamedReply(call=call, events=reply)

@@ -21,7 +21,7 @@ from tinkergym.openai_api.chat_choices import said_in
 from tinkergym.openai_api.chat_messages import conversation
 from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.openai_api.completion_text import CallReader, Said
-from tinkergym.openai_api.token_requests import Policy, Prompt, token_requests
+from tinkergym.openai_api.token_requests import Policy, Prompt, room_behind, token_requests
 from tinkergym.recording.call_forest import Answer, CallForest, answer_keys, message_key
 from tinkergym.recording.program_call import Call, Place
 from tinkergym.schema.sampling import SampleRequest
@@ -186,6 +186,7 @@ class RoleCalls:
 
     def _requests(self, wanted: ChatRequest, prompt: Prompt, longest: int) -> list[SampleRequest]:
         plan, most = self.plan, self.plan.limits.max_context_tokens
+        longest = min(longest, room_behind(prompt, wanted))
         if most is not None:
             longest = min(longest, most - len(prompt.token_ids))
             if longest < 1:

@@ -52,6 +52,9 @@ def test_is_incomplete_when_a_limit_cut_it(respond):
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"given": [{"type": "computer_call"}]}, "input[0]"),
         ({"truncation": "auto"}, "truncation"),
+        ({"given": "a" * 600}, "input"),
+        ({"given": [{"role": "judge", "content": "a"}]}, "input"),
+        ({"max_output_tokens": 512}, "max_output_tokens"),
         ({"reasoning": {"effort": "high"}}, "template_variables"),
     ],
 )

@@ -100,10 +100,27 @@ def test_answers_unknown_models_with_404_and_never_the_base(chat, service, name)
     assert (error_of(missing)["param"], len(service.sampled)) == ("model", before)
 
 
-def test_names_the_context_length_that_a_prompt_exceeds(chat):
-    refused = chat("a" * 600)
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"messages": [{"role": "user", "content": "a" * 600}]}, "messages"),
+        ({"max_tokens": 512}, "max_tokens"),
+        ({"max_completion_tokens": 512}, "max_completion_tokens"),
+        ({"max_completion_tokens": 512, "max_tokens": 600, "stream": True}, "max_completion_tokens"),
+    ],
+)
+def test_names_the_context_length_that_a_request_exceeds(chat, given, param):
+    refused = chat(**given)
     error = error_of(refused)
     assert (refused.status_code, error["code"]) == (400, "context_length_exceeded")
+    assert (error["param"], "512" in error["message"]) == (param, True)
+
+
+def test_samples_up_to_the_end_of_the_context(chat, service):
+    chat()
+    (whole,) = service.sampled[-1]
+    assert chat(max_tokens=whole.max_tokens).status_code == 200
+    assert chat(max_tokens=whole.max_tokens + 1).status_code == 400
 
 
 @pytest.mark.parametrize("body", [b"{", b"[1]", b"", b'"a"'])

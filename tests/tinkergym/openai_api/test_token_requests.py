@@ -132,9 +132,9 @@ def test_refuses_tools_that_the_template_does_not_show():
 
 def test_limits_completions_to_the_rest_of_the_context():
     renderer = Renderer.from_bundle(byte_bundle(context_length=64))
-    wanted = ChatRequest(model="m", messages=[user("a")], max_tokens=50, n=2, seed=2**64 - 1)
+    wanted = ChatRequest(model="m", messages=[user("a")], n=2, seed=2**64 - 1)
     prompt = chat_prompt(renderer, wanted)
-    first, second = token_requests([prompt], wanted, Policy(name="p", version=3), longest=wanted.longest)
+    first, second = token_requests([prompt], wanted, Policy(name="p", version=3), longest=None)
     assert first.max_tokens == 64 - len(prompt.token_ids)
     assert (first.policy, first.policy_version, first.seed, second.seed) == ("p", 3, 2**64 - 1, 0)
     full = ChatRequest(model="m", messages=[user("a" * 60)])
