@@ -1,4 +1,4 @@
-"""What each route answers to a read-only, a foreign and a revoked key, over the OpenAPI document."""
+"""What each route answers to a read-only, a foreign and a revoked key, over all routes of the application."""
 
 import base64
 import sqlite3
@@ -7,7 +7,7 @@ import pytest
 
 from backend.gateway.key_rights import READS, STARTS
 from tests.backend.gateway import test_app
-from tests.backend.gateway.test_app import OPEN, every_route, filled
+from tests.backend.gateway.test_app import OF_SESSIONS, OPEN, PAGES, every_route, filled, routes_of
 from tests.backend.vlm import picture
 
 pytestmark = pytest.mark.service
@@ -35,7 +35,9 @@ CHANGES = {
     ("PUT", "/v1/names/{name}"),
     ("DELETE", "/v1/names/{name}"),
 }
+LOGIN = ("POST", "/dashboard/login")
 SAMPLE = {"requests": [{"request_id": "r", "policy": "nano", "prompt_ids": [1], "max_tokens": 1}]}
+_OF_KEYS = "tenants", "api_keys", "sessions"
 SECRET = "ada-alone-knows-this"
 
 
@@ -44,11 +46,11 @@ def body_of(path, spec, job_id):
 
 
 def everything(gateway):
-    """Return all rows but those of keys and tenants, and all files with their sizes."""
+    """Return all rows but those of keys, browsers' sessions and tenants, and all files with their sizes."""
     folder = gateway.config.data_dir
     (file,) = folder.glob("*.sqlite3")
     with sqlite3.connect(file) as connection:
-        rows = [row for row in connection.iterdump() if '"tenants"' not in row and '"api_keys"' not in row]
+        rows = [row for row in connection.iterdump() if not any(f'"{name}"' in row for name in _OF_KEYS)]
     files = {each: each.stat().st_size for each in folder.rglob("*") if each.is_file()}
     return rows, {each: size for each, size in files.items() if ".sqlite3" not in each.name}
 
@@ -56,8 +58,9 @@ def everything(gateway):
 def ask_all(gateway, key, job_id, spec):
     """Send a plausible request to every route; yield each with its response."""
     with gateway.client(tenant="") as client:
-        for method, path in every_route(client):
+        for method, path in routes_of(gateway.app):
             body = None if method == "GET" else body_of(path, spec, job_id)
+            is_form = path.startswith("/dashboard")
             headers = {"Authorization": f"Bearer {key}"}
             yield (
                 (method, path),
@@ -65,7 +68,8 @@ def ask_all(gateway, key, job_id, spec):
                     method,
                     filled(path, job_id),
                     headers=headers,
-                    json=body,
+                    json=None if is_form else body,
+                    data={"key": key} if is_form and method == "POST" else None,
                     params={"model": "nano"} if path == "/v1/renderer" and method == "GET" else None,
                 ),
             )
@@ -80,8 +84,9 @@ def job_id(client, spec, start_pool):
     return job_id
 
 
-def test_knows_of_every_route_whether_it_changes_anything(client):
+def test_knows_of_every_route_whether_it_changes_anything(gateway, client):
     routes = set(every_route(client))
+    assert set(routes_of(gateway.app)) - routes == PAGES | OF_SESSIONS
     reads = {route for route in routes if route[0] == "GET"} | READS
     assert routes == reads | CHANGES
     assert not reads & CHANGES
@@ -97,6 +102,7 @@ def test_changes_nothing_with_a_read_only_key(gateway, job_id, spec):
         if answer.status_code == 403 and answer.json()["error"]["type"] == "ReadOnlyKeyError"
     }
     assert refused == CHANGES
+    assert {answers[route].status_code for route in OF_SESSIONS} == {401}
     assert answers["POST", "/v1/sample"].status_code == 200
     assert answers["GET", "/v1/jobs/{job_id}"].json()["spec"]["name"] == SECRET
     shown = f"data:image/png;base64,{base64.b64encode(picture(1).data).decode()}"
@@ -130,7 +136,7 @@ def test_shows_and_changes_nothing_with_a_revoked_key(gateway, job_id, spec):
     keys.revoke(keys.id_of(key))
     before = everything(gateway)
     statuses = {route: answer.status_code for route, answer in ask_all(gateway, key, job_id, spec)}
-    assert {route for route, status in statuses.items() if status != 401} == OPEN
+    assert {route for route, status in statuses.items() if status != 401} == OPEN | PAGES - {LOGIN}
     assert everything(gateway) == before
 
 
