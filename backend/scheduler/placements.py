@@ -43,8 +43,17 @@ class Placements:
         self._no_room_beside: dict[str, str] = {}
         """Jobs whose other base models wait for memory, and the reason shown to their tenants."""
 
-    def place(self, queue: Sequence[QueueGroup], held: Sequence[HeldJob], now: float) -> None:
-        """Give free slots to waiting jobs, fairly between tenants."""
+    def place(
+        self, queue: Sequence[QueueGroup], held: Sequence[HeldJob], now: float, *, may_end: bool
+    ) -> None:
+        """Give free slots to waiting jobs, fairly between tenants.
+
+        Args:
+            queue: The waiting jobs.
+            held: The running jobs.
+            now: Unix seconds.
+            may_end: Whether idle pools may end for a job's other base models.
+        """
         running = self._pools.models
         self._placed = {
             job_id: placement
@@ -81,7 +90,8 @@ class Placements:
         # Found anew in each tick: what is stated here is shown to tenants.
         self._no_room_beside = {}
         for job in next_jobs(waiting, free_slots=free, running_by_tenant=by_tenant, tenant_slots=own):
-            if job.other_models and not self._pools.make_room(job.other_models, now):
+            first = may_end and not self._no_room_beside
+            if job.other_models and not self._pools.make_room(job.other_models, now, may_end=first):
                 self._no_room_beside[job.job_id] = self._pools.why_no_room(*job.other_models)
                 continue
             pool_id = min(ready[job.model], key=lambda one: by_pool[one])

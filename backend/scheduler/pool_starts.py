@@ -27,7 +27,8 @@ _LONGEST_PAUSE_SECONDS = 60.0
 class PoolStarts:
     """Starts pools for models that have none.
 
-    Models that wait for memory do so in order: small ones do not pass a large one, which might wait forever.
+    Models that wait for memory are tried in order. A small one passes a large one if it fits into what is
+    free, but idle pools end only for the first that waits, which would else never have all the room it needs.
     After a failed start the model pauses; a start that succeeds clears all that was noted about it.
     """
 
@@ -75,7 +76,7 @@ class PoolStarts:
             preloaded = model in self._config.preload
             # The operator asked for preloaded models, so an estimate does not keep them from starting; if all
             # then use too much memory, idle pools of other models end.
-            if preloaded or (not self.without_room and self._pools.make_room([model], now)):
+            if preloaded or self._pools.make_room([model], now, may_end=not self.without_room):
                 if model in waited:
                     self._store.forget_refusal(model)
                 self._pools.start(model, now)

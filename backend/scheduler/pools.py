@@ -183,17 +183,24 @@ class Pools:
             for pool_id in too_many(pools, self._workers.node_bytes().get(node, self._room.budget)):
                 self._end(pool_id, "is stopped because the pools exceed pools_memory")
 
-    def make_room(self, models: Sequence[str], now: float) -> bool:
-        """Return whether these models fit into memory next to the pools; ends idle pools if they then do.
+    def make_room(self, models: Sequence[str], now: float, *, may_end: bool) -> bool:
+        """Return whether these models fit into memory next to the pools.
 
         In a cluster they always do: Ray then looks for room, and `free_places` makes it.
+
+        Args:
+            models: Their memory is that of new pools.
+            now: Unix seconds.
+            may_end: Whether idle pools may end for them, and do if that makes room.
         """
         if self._config.ray.address:
             return True
         ends = make_room(self._memory(now), self._needed(models), self._room.budget)
-        for pool_id in ends or ():
+        if ends is None or (ends and not may_end):
+            return False
+        for pool_id in ends:
             self._end(pool_id, f"makes room for {', '.join(models)}")
-        return ends is not None
+        return True
 
     def free_places(self, now: float) -> None:
         """End the idle pools that hold what another lacks which waits for a place."""

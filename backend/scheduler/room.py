@@ -88,5 +88,5 @@ class MemoryBudget:
         return (
             f"{model!r} waits for memory: the loaded models have {used_bytes / 1e9:.1f} of "
             f"{self.budget / 1e9:.1f} {MEMORY_TAKEN}, it needs about {needed / 1e9:.1f}, and "
-            "those that could be unloaded are in use"
+            "those that could be unloaded are in use or make room for one that waits longer"
         )

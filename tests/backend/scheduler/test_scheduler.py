@@ -610,16 +610,30 @@ def test_starts_job_on_several_base_models_when_all_have_room(small):
     assert (home, waits) in small.workers.started
 
 
-def test_lets_no_small_model_pass_a_waiting_large_one(small):
+def test_lets_small_model_that_fits_pass_a_waiting_large_one(small):
     wanting(small, "a", "b")
-    large = make_weights(small, "large", gigabytes=2)
+    large = make_weights(small, "large", gigabytes=1)  # It takes two.
     small.submit(model=large)
-    small.let_pass(1.0)
     small.submit(model="small")
     small.scheduler.tick()
-    assert loaded(small) == ["a", "b"]
+    assert loaded(small) == ["a", "b", "small"]
+    small.submit(model="next")
+    small.pass_time(62)  # by then a and b are not wanted any more
+    assert loaded(small) == ["small", large]
+
+
+def test_keeps_idle_models_for_the_one_that_waits_longest(small):
+    wanting(small, "a", "b", "c")
     small.pass_time(62)
-    assert large in loaded(small)
+    for model in ("a", "b"):
+        small.service.want_pool(model, small.clock.now)
+    large = make_weights(small, "large", gigabytes=1)
+    small.submit(model=large)
+    small.submit(model="small")
+    small.scheduler.tick()
+    assert loaded(small) == ["a", "b", "c"]
+    small.pass_time(62)
+    assert loaded(small) == [large, "small"]
 
 
 def make_weights(world, name, *, gigabytes):
