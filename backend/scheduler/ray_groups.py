@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import ray
 from ray.experimental import internal_kv
 from ray.util.placement_group import (
     get_placement_group,
@@ -45,7 +46,7 @@ class PoolGroups:
             lifetime="detached",
             bundle_label_selector=[one_of([part.node_id]) for part in parts] if on_nodes else None,
         )
-        internal_kv._internal_kv_put(pool_id.encode(), placed.to_json().encode(), namespace=_PLANS)
+        internal_kv._internal_kv_put(_plan_key(pool_id), placed.to_json().encode(), namespace=_PLANS)
 
     def adopt(self, pool_ids: Collection[str]) -> dict[str, Placed]:
         """Remember the groups of these pools, and remove all others of this service; returns their plans."""
@@ -57,7 +58,7 @@ class PoolGroups:
             self.remove(pool_id)
         found = {}
         for pool_id in self._known:
-            written = internal_kv._internal_kv_get(pool_id.encode(), namespace=_PLANS)
+            written = internal_kv._internal_kv_get(_plan_key(pool_id), namespace=_PLANS)
             if written is not None:
                 found[pool_id] = Placed.from_json(written.decode())
         return found
@@ -91,20 +92,26 @@ def one_of(nodes: Collection[str]) -> dict[str, str]:
     return {_NODE_LABEL: f"in({','.join(sorted(nodes))})"}
 
 
+def _plan_key(pool_id: str) -> bytes:
+    """Return where a pool's plan is kept: Ray's store has no namespaces of services, so the key names it."""
+    return f"{ray.get_runtime_context().namespace}|{pool_id}".encode()
+
+
 def _forget_plan(pool_id: str) -> None:
     with contextlib.suppress(Exception):
-        internal_kv._internal_kv_del(pool_id.encode(), namespace=_PLANS)
+        internal_kv._internal_kv_del(_plan_key(pool_id), namespace=_PLANS)
 
 
 def remove_all() -> None:
     """Remove the groups of all pools of this service."""
     for name in _names():
-        _forget_plan(name.removeprefix(_PREFIX))
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):  # It is another service's.
             remove_placement_group(get_placement_group(name))
+            _forget_plan(name.removeprefix(_PREFIX))
 
 
 def _names() -> list[str]:
+    """Return the names of the cluster's groups; those of other services cannot be had by name here."""
     table: Mapping[str, Any] = placement_group_table()
     found = (entry for entry in table.values() if entry["state"] != "REMOVED")
     return [entry["name"] for entry in found if entry["name"].startswith(_PREFIX)]
