@@ -7,7 +7,6 @@ when it counts, is said in `backend.store.blobs`.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -22,7 +21,8 @@ from safetensors import safe_open
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save_file
 
-from tinkergym.errors import CheckpointCorruptError, StorageFullError
+from backend.store.local_blobs import disk_answers, missing_named
+from tinkergym.errors import CheckpointCorruptError
 from tinkergym.schema.jobs.parts import Adapter
 
 MANIFEST = "manifest.json"
@@ -94,8 +94,9 @@ def writing(target: Path) -> Iterator[CheckpointWriter]:
 
     Raises:
         StorageFullError: The disk is full; nothing is left behind.
+        BlobsUnavailableError: It cannot be written now; neither.
     """
-    with _full_disk_named(target):
+    with disk_answers(target):
         target.mkdir(parents=True)
         try:
             yield CheckpointWriter(target)
@@ -117,30 +118,29 @@ class Checkpoint:
         """Verify every file.
 
         Raises:
-            CheckpointCorruptError: A file is missing, changed or unreadable; the message names it.
+            CheckpointCorruptError: A file differs from what was written; the message names it.
+            BlobsUnavailableError: A file is missing, or cannot be read now.
         """
         folder = Path(directory)
         try:
-            manifest = CheckpointManifest.model_validate_json((folder / MANIFEST).read_bytes())
-        except FileNotFoundError as error:
-            raise _corrupt(folder, f"{MANIFEST} is missing") from error
-        except (OSError, ValidationError) as error:
+            content = _read(folder / MANIFEST)
+            manifest = CheckpointManifest.model_validate_json(content)
+        except ValidationError as error:
             raise _corrupt(folder, f"{MANIFEST} cannot be read: {error}") from error
         for name, entry in manifest.files.items():
-            path = folder / name
             if Path(name).name != name:
                 raise _corrupt(folder, f"{MANIFEST} names a file outside the checkpoint: {name}")
-            if not path.is_file():
-                raise _corrupt(folder, f"{name} is missing")
-            if path.stat().st_size != entry.bytes:
-                raise _corrupt(folder, f"{name} has {path.stat().st_size} bytes instead of {entry.bytes}")
-            if _sha256(path) != entry.sha256:
+            with _reading(folder / name) as path:
+                size, sha256 = path.stat().st_size, _sha256(path)
+            if size != entry.bytes:
+                raise _corrupt(folder, f"{name} has {size} bytes instead of {entry.bytes}")
+            if sha256 != entry.sha256:
                 raise _corrupt(folder, f"{name} differs from the file that was written (wrong SHA-256)")
         return cls(folder, manifest)
 
     def tensors(self, name: str) -> dict[str, torch.Tensor]:
         """Read a safetensors file of the checkpoint."""
-        tensors: dict[str, torch.Tensor] = tensors_from_bytes(self._path(name).read_bytes())
+        tensors: dict[str, torch.Tensor] = tensors_from_bytes(_read(self._path(name)))
         return tensors
 
     def dtypes(self, name: str) -> set[torch.dtype]:
@@ -162,7 +162,8 @@ class _OnDisk(Mapping[str, torch.Tensor]):
     """The tensors of a safetensors file, each read on access."""
 
     def __init__(self, path: Path) -> None:
-        self._file: Any = safe_open(path, framework="pt")
+        with _reading(path):
+            self._file: Any = safe_open(path, framework="pt")
 
     def __getitem__(self, name: str) -> torch.Tensor:
         tensor: torch.Tensor = self._file.get_tensor(name)
@@ -173,6 +174,17 @@ class _OnDisk(Mapping[str, torch.Tensor]):
 
     def __len__(self) -> int:
         return len(self._file.keys())
+
+
+def _read(file: Path) -> bytes:
+    with _reading(file):
+        return file.read_bytes()
+
+
+@contextlib.contextmanager
+def _reading(file: Path) -> Iterator[Path]:
+    with disk_answers(file), missing_named(file):
+        yield file
 
 
 def _corrupt(folder: Path, what: str) -> CheckpointCorruptError:
@@ -193,18 +205,3 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _full_disk_named(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        # safetensors' writer has its own error type, with the operating system's number only in the text.
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if full or f"os error {errno.ENOSPC}" in str(error):
-            raise StorageFullError(
-                f"no disk space left for the checkpoint {target}",
-                hint="free space (`tinkergym jobs delete` ended jobs), or move data_dir, then resume the job",
-            ) from error
-        raise

@@ -75,6 +75,7 @@ def _own_copy(student: PolicyBinding, teacher: ReferredPolicy) -> Path:
     if not files.has(f"{_TEACHER}/{MANIFEST}"):
         source = student.pool.checkpoint(teacher, field="teacher")
         with files.filling(_TEACHER) as folder:
-            shutil.copytree(source, folder, ignore=shutil.ignore_patterns(MANIFEST))
-            shutil.copy(source / MANIFEST, folder)  # last: until then the copy does not count
+            folder.mkdir()
+            for file in (*sorted(set(source.iterdir()) - {source / MANIFEST}), source / MANIFEST):
+                shutil.copy(file, folder)  # The manifest last: until then the copy does not count.
     return files.local(_TEACHER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -12,11 +13,18 @@ from typing import BinaryIO
 
 from backend.errors import BlobsUnavailableError
 from backend.store.blobs import MANIFEST, BlobInfo, BlobMissingError, key_parts, listed_files
-from tinkergym.errors import StorageFullError
+from tinkergym.errors import StorageFullError, TinkerGymError
 
 _DRAFT = ".draft-"
 _COPY_BYTES = 2**20
-_AWAY = (errno.ESTALE, errno.EIO, errno.EACCES, errno.ENOTCONN, errno.ETIMEDOUT)
+_AWAY = frozenset(
+    getattr(errno, name)
+    for name in (
+        *("EIO", "ESTALE", "ENODEV", "ENXIO", "EROFS", "EACCES", "EPERM"),
+        *("ENOTCONN", "ETIMEDOUT", "EHOSTDOWN", "EHOSTUNREACH"),
+    )
+)
+"""Of a disk that fails, a network file system that is gone, or a folder that may not be used."""
 
 
 class LocalBlobs:
@@ -48,21 +56,22 @@ class LocalBlobs:
     def reading(self, key: str) -> Iterator[Path]:
         """See `Blobs`."""
         path = self._path(key)
-        if not path.is_file():
-            raise BlobMissingError(key)
+        with disk_answers(path):
+            if not path.is_file():
+                raise BlobMissingError(key)
         yield path
 
     def get(self, key: str) -> bytes:
         """See `Blobs`."""
         try:
-            with _answers(self._path(key)):
+            with disk_answers(self._path(key)):
                 return self._path(key).read_bytes()
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             raise BlobMissingError(key) from None
 
     def has(self, key: str) -> bool:
         """See `Blobs`."""
-        with _answers(self._path(key)), suppress(FileNotFoundError, NotADirectoryError):
+        with disk_answers(self._path(key)), suppress(FileNotFoundError, NotADirectoryError):
             self._path(key).stat()
             return True
         return False
@@ -70,20 +79,20 @@ class LocalBlobs:
     def files(self, key: str = "") -> list[BlobInfo]:
         """See `Blobs`."""
         top = self._path(key)
-        with _answers(top):
+        with disk_answers(top):
             return sorted(_files_below(top), key=lambda info: info.key)
 
     def folders(self, key: str = "") -> list[str]:
         """See `Blobs`."""
         path = self._path(key)
-        with _answers(path), suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
+        with disk_answers(path), suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir())
         return []
 
     def delete(self, key: str) -> int:
         """See `Blobs`."""
         path = self._path(key)
-        with _answers(path):
+        with disk_answers(path):
             if path.is_dir():
                 size = sum(info.bytes for info in self.files(key))
                 shutil.rmtree(path)
@@ -98,14 +107,12 @@ class LocalBlobs:
     def filling(self, key: str) -> Iterator[Path]:
         """See `Blobs`."""
         path = self._path(key)
-        with _full_disk_named(path):
-            with _answers(path):
-                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with disk_answers(path):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             shutil.rmtree(path, ignore_errors=True)
             try:
                 yield path
-                with _answers(path):
-                    _flush(path.parent)
+                _flush(path.parent)
             except BaseException:
                 shutil.rmtree(path, ignore_errors=True)
                 raise
@@ -113,16 +120,13 @@ class LocalBlobs:
     def local(self, key: str, names: Collection[str] | None = None) -> Path:
         """See `Blobs`."""
         folder = self._path(key)
-        if names is None:
-            try:
-                with _answers(folder):
-                    manifest = (folder / MANIFEST).read_bytes()
-            except FileNotFoundError:
-                raise _missing(folder / MANIFEST) from None
-            names = listed_files(manifest, str(folder))
-        for name in names:
-            if not (folder / name).exists():
-                raise _missing(folder / name)
+        with disk_answers(folder):
+            if names is None:
+                with missing_named(folder / MANIFEST):
+                    names = listed_files((folder / MANIFEST).read_bytes(), str(folder))
+            for name in names:
+                with missing_named(folder / name):
+                    (folder / name).stat()
         return folder
 
     def remove_drafts(self, *, before: float) -> None:
@@ -137,7 +141,7 @@ class LocalBlobs:
         path = self._path(key)
         # In the same folder: a rename replaces a file at once only within one file system.
         draft = path.with_name(f"{_DRAFT}{os.getpid()}-{os.urandom(4).hex()}")
-        with _answers(path):
+        with disk_answers(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
                 with draft.open("wb") as file:
@@ -172,11 +176,16 @@ def _unless_gone(error: OSError) -> None:
         raise error
 
 
-def _missing(file: Path) -> BlobsUnavailableError:
-    return BlobsUnavailableError(
-        f"blob store unavailable: {file} is missing, although the database names it",
-        hint="mount the disk, or restore the file from a backup; the job waits until it is there",
-    )
+@contextmanager
+def missing_named(file: Path) -> Iterator[None]:
+    """Turn the error of a file that is not there into ours."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise BlobsUnavailableError(
+            f"blob store unavailable: {file} is missing, although the database names it",
+            hint="mount the disk, or restore the file from a backup; the job waits until it is there",
+        ) from error
 
 
 def _flush(folder: Path) -> None:
@@ -188,27 +197,31 @@ def _flush(folder: Path) -> None:
 
 
 @contextmanager
-def _answers(path: Path) -> Iterator[None]:
-    """Turn the errors of a folder that is away, or may not be used, into ours."""
+def disk_answers(path: Path) -> Iterator[None]:
+    """Turn the errors of a disk that is away, full, or may not be used, into ours."""
     try:
-        with _full_disk_named(path):
-            yield
-    except OSError as error:
-        if error.errno in _AWAY:
+        yield
+    except TinkerGymError:
+        raise
+    except Exception as error:
+        number = _number(error)
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFullError(
+                f"no space left on the disk for {path}",
+                hint="free space, for example with `tinkergym jobs delete` of ended jobs, then try again",
+            ) from error
+        if number in _AWAY:
             raise BlobsUnavailableError(
-                f"blob store unavailable: {path}: {error.strerror}",
+                f"blob store unavailable: {path}: {os.strerror(number)}",
                 hint="mount the disk, or correct the folder's permissions; jobs wait and go on by themselves",
             ) from error
         raise
 
 
-@contextmanager
-def _full_disk_named(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFullError(
-                f"no space left on the disk for {path}", hint="free space, then try again"
-            ) from error
-        raise
+def _number(error: Exception) -> int:
+    """Return the operating system's number of an error; 0 if it has none."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    # The errors of safetensors have it only in their text.
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return int(found[1]) if found else 0

@@ -9,9 +9,12 @@ import pytest
 
 import backend
 from backend.compute.weights import weights_sha256
+from backend.errors import BlobsUnavailableError
+from backend.learner.checkpoints import Checkpoint
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss
+from tests.backend.store.blob_places import break_disk_at, closed
 from tinkergym.errors import CheckpointCorruptError, ConflictError, StorageFullError
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
@@ -110,13 +113,11 @@ def test_keeps_logprobs_equal_over_a_round_trip(learner, saved, batch):
 @pytest.mark.parametrize(
     "name", ["adapter_model.safetensors", "adapter_config.json", "optimizer.safetensors"]
 )
-@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+@pytest.mark.parametrize("damage", ["flip", "cut"])
 def test_names_damaged_file_and_loads_nothing(learner, saved, name, damage):
     path = saved / name
     content = bytearray(path.read_bytes())
-    if damage == "remove":
-        path.unlink()
-    elif damage == "cut":
+    if damage == "cut":
         path.write_bytes(content[:-1])
     else:
         content[-1] ^= 1
@@ -126,11 +127,32 @@ def test_names_damaged_file_and_loads_nothing(learner, saved, name, damage):
     assert learner.policy_ids == ["p"]
 
 
-@pytest.mark.parametrize("content", [None, b"{", b'{"step": 2}'])
+@pytest.mark.parametrize("name", ["manifest.json", "adapter_model.safetensors", "optimizer.safetensors"])
+@pytest.mark.parametrize("lost", [Path.unlink, break_disk_at])
+def test_takes_what_cannot_be_read_for_unavailable_not_damaged(learner, saved, name, lost):
+    lost(saved / name)
+    with pytest.raises(BlobsUnavailableError):
+        learner.load("again", saved, ADAPTERS[0])
+    assert learner.policy_ids == ["p"]
+
+
+def test_takes_closed_folder_for_unavailable_not_damaged(learner, saved):
+    with closed(saved), pytest.raises(BlobsUnavailableError):
+        learner.load("again", saved, ADAPTERS[0])
+
+
+@pytest.mark.parametrize("read", [Checkpoint.tensors, Checkpoint.tensors_on_disk, Checkpoint.dtypes])
+@pytest.mark.parametrize("lost", [Path.unlink, break_disk_at])
+def test_says_that_tensors_went_away_after_their_check(saved, read, lost):
+    checkpoint = Checkpoint.open(saved)
+    lost(saved / "optimizer.safetensors")
+    with pytest.raises(BlobsUnavailableError):
+        read(checkpoint, "optimizer.safetensors")
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"step": 2}'])
 def test_rejects_checkpoint_without_a_readable_manifest(learner, saved, content):
-    (saved / "manifest.json").unlink()
-    if content is not None:
-        (saved / "manifest.json").write_bytes(content)
+    (saved / "manifest.json").write_bytes(content)
     with pytest.raises(CheckpointCorruptError):
         learner.load("again", saved, ADAPTERS[0])
 

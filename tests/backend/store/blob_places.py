@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -38,3 +41,23 @@ def fill(blobs, key, **files: bytes) -> None:
             for name, content in files.items()
         }
         (folder / "manifest.json").write_text(json.dumps({"files": listed}))
+
+
+@contextmanager
+def closed(folder: Path) -> Iterator[None]:
+    """Take this process's right to a folder away, even root's."""
+    mode, user = folder.stat().st_mode, os.geteuid()
+    folder.chmod(0)
+    if user == 0:
+        os.seteuid(65_534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        folder.chmod(mode)
+
+
+def break_disk_at(file: Path) -> None:
+    """Let a file be one whose reading fails with EIO, as on a broken disk."""
+    file.unlink()
+    file.symlink_to("/proc/self/mem")

@@ -9,12 +9,12 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from backend.compute.weights import weights_sha256
+from backend.errors import BlobsUnavailableError
 from backend.learner.learner import Learner
 from backend.learner.parallel.data_parallel import DataParallelLearner
 from backend.learner.token_loss import algorithm_loss, policy_loss
 from tinkergym.algorithms import PPO
 from tinkergym.errors import (
-    CheckpointCorruptError,
     ConflictError,
     InternalServiceError,
     InvalidRequestError,
@@ -191,6 +191,6 @@ def test_fails_only_the_policy_whose_folder_cannot_be_written(group, batch, poli
 
 def test_keeps_unmakeable_policy_off_every_rank(group, tmp_path):
     before = group.policy_ids
-    with pytest.raises(CheckpointCorruptError):
+    with pytest.raises(BlobsUnavailableError):
         group.load("lost", tmp_path / "nowhere", FULL)
     assert group.policy_ids == before
