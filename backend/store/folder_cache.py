@@ -10,12 +10,14 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from backend.errors import BlobsUnavailableError
 from backend.store.blobs import MANIFEST, ListedFile, listed_files
-from tinkergym.errors import CheckpointCorruptError
+from backend.store.local_blobs import disk_answers
+from tinkergym.errors import CheckpointCorruptError, StorageFullError
 
 _DRAFT = ".draft-"
 
@@ -53,28 +55,51 @@ class FolderCache:
 
         Raises:
             CheckpointCorruptError: A downloaded file has another size or hash than the manifest says.
+            BlobsUnavailableError: This node's disk is full or away; the store has everything.
         """
         files = listed_files(manifest, where)
         entry = self._root / hashlib.sha256(manifest).hexdigest()
-        entry.mkdir(parents=True, exist_ok=True, mode=0o700)
-        os.utime(entry)  # before the downloads, which take time
-        for name in files if names is None else names:
-            if name != MANIFEST and not self._holds(entry / name, files[name]):
-                self._fetch(entry / name, files[name], download, where)
-        if not (entry / MANIFEST).exists():
-            with self.draft() as draft:
-                draft.write_bytes(manifest)
-                draft.replace(entry / MANIFEST)
-        os.utime(entry, ns=(time.time_ns(), time.time_ns()))  # more exact than what the system notes
-        self._make_room(keep=entry)
+        needed = {name: files[name] for name in (files if names is None else names) if name != MANIFEST}
+        try:
+            self._complete(entry, manifest, needed, download, where)
+        except StorageFullError:
+            self._make_room(keep=entry, most_bytes=0)
+            try:
+                self._complete(entry, manifest, needed, download, where)
+            except StorageFullError as error:
+                raise BlobsUnavailableError(
+                    f"blob store unavailable: no space left on this node's disk for {self._root}",
+                    hint="free space there; jobs wait and go on by themselves",
+                ) from error
+        self._make_room(keep=entry, most_bytes=self._most_bytes)
         return entry
+
+    def _complete(
+        self,
+        entry: Path,
+        manifest: bytes,
+        needed: Mapping[str, ListedFile],
+        download: Callable[[str, Path], None],
+        where: str,
+    ) -> None:
+        with disk_answers(entry):
+            entry.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.utime(entry)  # before the downloads, which take time
+            for name, listed in needed.items():
+                if not self._holds(entry / name, listed):
+                    self._fetch(entry / name, listed, download, where)
+            if not (entry / MANIFEST).exists():
+                with self.draft() as draft:
+                    draft.write_bytes(manifest)
+                    draft.replace(entry / MANIFEST)
+            os.utime(entry, ns=(time.time_ns(), time.time_ns()))  # more exact than what the system notes
 
     def adopt(self, folder: Path) -> None:
         """Move a complete folder, which was just uploaded, into the cache."""
         entry = self._root / hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
         with suppress(OSError):  # it is there already
             folder.rename(entry)
-        self._make_room(keep=entry)
+        self._make_room(keep=entry, most_bytes=self._most_bytes)
 
     @contextmanager
     def draft(self) -> Iterator[Path]:
@@ -123,15 +148,15 @@ class FolderCache:
         status = target.stat()
         self._verified.add((target, status.st_size, status.st_mtime_ns))
 
-    def _make_room(self, *, keep: Path) -> None:
-        """Remove the folders that were not used for longest, until the rest fits."""
+    def _make_room(self, *, keep: Path, most_bytes: int) -> None:
+        """Remove the folders that were not used for longest, until the rest has no more bytes."""
         found = []
         for entry in self._root.iterdir():
             with suppress(OSError):
                 if not entry.name.startswith(".") and entry != keep:
                     size = sum(file.stat().st_size for file in entry.iterdir())
                     found.append((entry.stat().st_mtime, size, entry))
-        left = self._most_bytes - sum(file.stat().st_size for file in keep.iterdir())
+        left = most_bytes - sum(file.stat().st_size for file in keep.iterdir())
         before = time.time() - self._rest_seconds
         for used_at, size, entry in sorted(found, reverse=True):
             left -= size

@@ -169,9 +169,15 @@ class ObjectBlobs:
         self._cache.remove_drafts(before=before)
 
     def _download(self, key: str, path: Path) -> None:
-        with self._answers(key):
-            limit = self._within(self._fs.info(self._path(key), **self._within())["size"] or 0)
-            self._fs.get_file(self._path(key), str(path), chunksize=_PART_BYTES, max_concurrency=1, **limit)
+        try:
+            with self._answers(key):
+                limit = self._within(self._fs.info(self._path(key), **self._within())["size"] or 0)
+                copied = {"chunksize": _PART_BYTES, "max_concurrency": 1}
+                self._fs.get_file(self._path(key), str(path), **copied, **limit)
+        except StorageFullError as error:  # Nothing is written into the store.
+            raise StorageFullError(
+                f"no space left on this node's disk for {path.parent}", hint="free space, then try again"
+            ) from error
 
     def _path(self, key: str) -> str:
         return "/".join((self._root, *key_parts(key)))

@@ -1,8 +1,17 @@
 from __future__ import annotations
 
-import pytest
+import errno
+import shutil
+from pathlib import Path
 
-from tests.backend.store.blob_places import fill, open_place
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from backend.errors import BlobsUnavailableError
+from backend.store.folder_cache import FolderCache
+from backend.store.object_blobs import ObjectBlobs
+from tests.backend.store.blob_places import closed, fill, open_place
 from tinkergym.errors import CheckpointCorruptError
 
 
@@ -50,3 +59,52 @@ def test_downloads_only_the_files_that_are_needed(small):
     fill(here, "step-1", weights=b"123", state=b"45")
     names = {path.name for path in there.local("step-1", ["state"]).iterdir()}
     assert names == {"manifest.json", "state"}
+
+
+class ReadBySmallDisk(MemoryFileSystem):
+    """A store, read by a node whose disk has room for two copies."""
+
+    protocol = "smalldisk"
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.removeprefix("smalldisk:/"))
+
+    def get_file(self, rpath, lpath, **settings):
+        if len(list(Path(lpath).parent.rglob("weights"))) == 2:
+            raise OSError(errno.ENOSPC, "full")
+        super().get_file(rpath, lpath, **settings)
+
+
+@pytest.fixture
+def open_node(tmp_path):
+    fsspec.register_implementation("smalldisk", ReadBySmallDisk, clobber=True)
+    return lambda name, rest_seconds: ObjectBlobs(
+        "smalldisk://small", FolderCache(tmp_path / name, most_bytes=2**20, rest_seconds=rest_seconds)
+    )
+
+
+def test_makes_room_on_full_disk(open_node):
+    there = open_node("there", 0.0)
+    for number in (1, 2, 3):
+        fill(open_node("here", 0.0), f"step-{number}", weights=bytes([number]))
+        assert (there.local(f"step-{number}") / "weights").read_bytes() == bytes([number])
+
+
+def test_waits_on_full_disk_while_all_copies_are_in_use(open_node):
+    there = open_node("there", 600.0)
+    for number in (1, 2, 3):
+        fill(open_node("here", 0.0), f"step-{number}", weights=bytes([number]))
+    used = [there.local(f"step-{number}") for number in (1, 2)]
+    with pytest.raises(BlobsUnavailableError):
+        there.local("step-3")
+    shutil.rmtree(used[0])
+    assert (there.local("step-3") / "weights").read_bytes() == bytes([3])
+
+
+def test_waits_for_cache_that_may_not_be_used(small, tmp_path):
+    here, there = small
+    fill(here, "step-1", weights=b"123")
+    there.local("step-1")
+    with closed(tmp_path / "there"), pytest.raises(BlobsUnavailableError):
+        there.local("step-1")
