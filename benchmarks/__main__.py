@@ -22,6 +22,7 @@ NAMES = (
     "templates",
     "data_containers",
     "run_lists",
+    "scheduler_tick",
     "coverage",
     "gateway_load",
     "recovery",

@@ -160,9 +160,6 @@ def test_keeps_returned_job_waiting_for_the_next_worker(store, job_id):
     assert service.acquire(job_id, "w2", 30, now=100)
 
 
-ROUNDS = 40
-
-
 CLAIM = """
 import functools, sys
 from backend.store.store import Store
@@ -175,9 +172,14 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture(scope="module")
-def claims():
-    """Two processes that try to take the jobs they are told of, in any database."""
+@pytest.fixture(
+    scope="module",
+    params=[(2, 40), pytest.param((4, 200), marks=pytest.mark.full("rounds enough to see a rare race"))],
+    ids=["2", "4"],
+)
+def claims(request):
+    """Processes that try to take the jobs they are told of, in any database; and how many jobs to tell."""
+    processes, rounds = request.param
     started = [
         subprocess.Popen(
             [sys.executable, "-c", CLAIM, str(number)],
@@ -185,23 +187,24 @@ def claims():
             stdout=subprocess.PIPE,
             text=True,
         )
-        for number in range(2)
+        for number in range(processes)
     ]
-    yield started
+    yield started, rounds
     for claim in started:
         claim.communicate()
 
 
 @pytest.mark.service
 def test_lets_exactly_one_of_several_processes_claim_a_job(claims, url, store, spec):
+    processes, rounds = claims
     results = []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         job_id = store.tenant("ada").create_job(spec, {}).job_id
-        for claim in claims:
+        for claim in processes:
             claim.stdin.write(f"{url} {job_id}\n")
             claim.stdin.flush()
-        results.append(sorted(claim.stdout.readline() for claim in claims))
-    assert results == [["got\n", "late\n"]] * ROUNDS
+        results.append(sorted(claim.stdout.readline() for claim in processes))
+    assert results == [["got\n", *["late\n"] * (len(processes) - 1)]] * rounds
 
 
 WORKERS = st.sampled_from(["w1", "w2", "w3"])
