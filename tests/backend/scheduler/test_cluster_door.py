@@ -77,7 +77,7 @@ def test_refuses_cluster_in_which_something_is_out_of_reach(tmp_path, addresses,
     assert refused.value.field == field
 
 
-def test_shows_nodes_to_a_plan_once_memory_of_gpus_is_known():
+def test_shows_nodes_to_plan_once_gpu_memory_is_known():
     resources = {"CPU": 8.0, "GPU": 2.0, "memory": 3e9, "node:10.0.0.5": 1.0}
     node = SimpleNamespace(node_manager_address="10.0.0.5", resources_total=resources, labels={"zone": "b"})
     (machine,) = machines_of([node], 24)
