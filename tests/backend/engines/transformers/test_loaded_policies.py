@@ -146,3 +146,16 @@ def test_keeps_nothing_of_a_retired_policy_that_was_used_last(policies, kind):
     policies.retire("job")
     policies.let_go_of_gone()
     assert used() is None
+
+
+def test_adds_adapter_that_may_not_be_merged():
+    model = nn.Module()
+    model.layer = nn.Linear(4, 3)
+    policies = LoadedPolicies(model, merged_limit=0)
+    policies.publish("job", 1, weights(2.0))
+    policy = policies.take("job", 1)
+    policies.bind([AdapterSegment(policy, slice(0, 2), slice(0, 2))])
+    inputs = torch.ones(1, 2, 4)
+    plain = nn.functional.linear(inputs, model.layer.weight, model.layer.bias)
+    torch.testing.assert_close((model.layer(inputs) - plain)[0, :, 0], torch.tensor([8.0, 8.0]))
+    assert policy.table is None
