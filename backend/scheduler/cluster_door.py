@@ -102,6 +102,8 @@ def bootstrap_address(address: str) -> str:
         return address
     from ray._private import services
 
+    # Ray finds its processes once. A node that has joined another head has another address.
+    services.find_gcs_addresses.cache_clear()
     try:
         found = services.canonicalize_bootstrap_address("auto")
     except ConnectionError:

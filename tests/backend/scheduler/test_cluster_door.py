@@ -1,13 +1,21 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 
 from backend.config import ServiceConfig
 from backend.errors import ConfigError
-from backend.scheduler.cluster_door import machines_of, require_open, require_reachable, set_token
+from backend.scheduler.cluster_door import (
+    bootstrap_address,
+    machines_of,
+    require_open,
+    require_reachable,
+    set_token,
+)
 
 
 def settings(tmp_path, **ray):
@@ -50,6 +58,20 @@ def test_refuses_an_address_at_which_nothing_answers():
 def test_rejects_what_is_no_address_of_a_cluster(tmp_path, address):
     with pytest.raises(ValueError, match="address"):
         settings(tmp_path, address=address)
+
+
+def test_forgets_cluster_that_its_node_has_left(tmp_path, monkeypatch):
+    left, current = "10.0.0.5:6379", "10.0.0.6:6379"
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text(current)  # as `ray start` does
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    # Ray looks at the machine's processes, among which other tests may have some.
+    command = ["raylet", "-c", "input()", f"--gcs-address={left}"]
+    with subprocess.Popen(command, executable=sys.executable, stdin=subprocess.PIPE) as node:
+        assert bootstrap_address("auto") in (left, current)
+        node.kill()
+    assert bootstrap_address("auto") != left
 
 
 HERE, ELSEWHERE = "127.0.0.1", "192.0.2.7"
