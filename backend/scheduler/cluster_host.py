@@ -17,6 +17,7 @@ from backend.scheduler import ray_start
 from backend.scheduler.cluster_door import bootstrap_address, require_cluster, require_open, set_token
 from backend.scheduler.scheduler import Scheduler
 from backend.scheduler.ticking import Ticking
+from backend.store.key_rows import LOCAL_TENANT
 from backend.store.service_parts import CLUSTER
 from backend.store.store import ServiceStore, Store
 from tinkergym.errors import TinkerGymError
@@ -31,9 +32,12 @@ _STOP_SECONDS = 8.0
 """As for a Ray of the service's own; pools have half of it."""
 
 
-def namespace_of(config: ServiceConfig) -> str:
-    """Return the name under which a service's actors are found: the same for all hosts of one database."""
-    return f"tinkergym-{hashlib.sha256(config.store_url.encode()).hexdigest()[:12]}"
+def namespace_of(store: Store) -> str:
+    """Return the name under which a service's actors are found: the same for all hosts of one database.
+
+    Not by the database's URL: hosts may spell it differently, and a standby must find the actors.
+    """
+    return f"tinkergym-{hashlib.sha256(store.unique_name().encode()).hexdigest()[:12]}"
 
 
 def run_in_cluster(config: ServiceConfig, store: Store, stop: threading.Event) -> None:
@@ -45,9 +49,11 @@ def run_in_cluster(config: ServiceConfig, store: Store, stop: threading.Event) -
     os.environ.update(set_token(config))
     _end_on_signals(stop)
     service = store.service()
+    # A gateway may come later, and a database without a tenant has no identity.
+    store.keys.ensure_tenant(LOCAL_TENANT)
     lock = service.scheduler_lock()
     # The claim first: of several hosts only one connects to the cluster and writes to the queue.
-    while not (lock.held() and _joined(config, service)):
+    while not (lock.held() and _joined(config, store)):
         if stop.wait(_AGAIN_SECONDS):
             return
     _end_on_signals(stop)  # Ray has just installed its own handlers, which end the process immediately.
@@ -73,16 +79,17 @@ def _end_on_signals(stop: threading.Event) -> None:
         signal.signal(number, lambda *_: stop.set())
 
 
-def _joined(config: ServiceConfig, service: ServiceStore) -> bool:
+def _joined(config: ServiceConfig, store: Store) -> bool:
     try:
+        namespace = namespace_of(store)
         address = bootstrap_address(config.ray.address)
         require_open(address)  # Cheap, for as long as there is no cluster.
         require_cluster(config)
     except TinkerGymError as error:
         _log.warning("%s", error)
-        _wait_in_the_store(service, error.message)
+        _wait_in_the_store(store.service(), error.message)
         return False
-    ray_start.join_cluster(address, namespace_of(config))
+    ray_start.join_cluster(address, namespace)
     return True
 
 

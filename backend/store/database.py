@@ -53,6 +53,9 @@ class Backend(Protocol):
     def scheduler_lock(self) -> SchedulerLock:
         """Return this process's claim to be the only active scheduler."""
 
+    def place(self, connection: Connection) -> str:
+        """Return where the database is: the same for every URL that leads to it, and another for a copy."""
+
     def typed(self, error: Any) -> TinkerGymError:
         """Return the error for one of the driver."""
 

@@ -45,6 +45,11 @@ _SOCKET = {
     "tcp_user_timeout": "10000",
 }
 
+_PLACE = text(
+    "SELECT system_identifier || '/' || oid FROM pg_control_system(), pg_database"
+    " WHERE datname = current_database()"
+)
+
 _UNREACHABLE = {"57P01", "57P02", "57P03"}
 """The server is stopping or starting."""
 _REPEATABLE = {"40001", "40P01", "55P03", "57014", "25006", "25P03"}
@@ -100,6 +105,10 @@ class Postgres:
     def scheduler_lock(self) -> AdvisoryLock:
         """Return this process's claim to be the only active scheduler."""
         return AdvisoryLock(self._alone.connect)
+
+    def place(self, connection: Connection) -> str:
+        """Return the numbers of the server and of its database."""
+        return str(connection.scalar(_PLACE))
 
     def typed(self, error: Any) -> TinkerGymError:
         """Return the error for one of the driver."""

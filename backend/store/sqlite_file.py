@@ -98,6 +98,10 @@ class SqliteFile:
         """Return a lock that is always held."""
         return FileLocked()
 
+    def place(self, _connection: Connection) -> str:
+        """Return the file."""
+        return str(self._path.resolve())
+
     def typed(self, error: Any) -> TinkerGymError:
         """Return the error for one of the driver."""
         return _typed(self._path, error)

@@ -173,6 +173,12 @@ class Store:
             ).first()
         return "" if first is None else f"{first.tenant_id} {first.created_at!r}"
 
+    def unique_name(self) -> str:
+        """Return what tells this database from all others, its copies too, however its URL is spelled."""
+        with self._db.read() as connection:
+            place = self._db.backend.place(connection)
+        return f"{self.identity()} {place}"
+
     def checkpoint_keys(self, job_id: str) -> set[str] | None:
         """Return the keys of a job's checkpoints among all jobs' files; None without such a job."""
         with self._db.read() as connection:
