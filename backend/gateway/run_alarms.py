@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 
 import numpy as np
@@ -14,18 +14,30 @@ from tinkergym.schema.summaries import Alarm
 Column = Sequence[float] | NDArray[np.float64]
 
 _TIMES = "step_seconds", "sampling_seconds", "learning_seconds"
-_READ = {"failed_episodes", *_TIMES}
-_ENTROPY = "sampled_entropy"
+_ENTROPY, _PARITY, _STALENESS = "sampled_entropy", "parity_mean", "staleness_mean"
+_READ = {"failed_episodes", *_TIMES, _STALENESS}
+_OF_POLICIES = {_ENTROPY, _PARITY}
 _STEPS = 20
 """The newest steps that are looked at; fewer say little."""
 _MOST_IDLE = 0.7
 _LEAST_ENTROPY = 0.1
 """Of the entropy at the beginning."""
+_MOST_STALE = 2.0
+"""Versions, on average."""
+_MOST_DRIFT = 3.0
+"""Times the difference at the beginning; below so many nats it is rounding."""
+_LEAST_DRIFT = 1e-4
 
 
 def raises_alarms(name: str) -> bool:
     """Whether a metric's values are looked at for alarms."""
-    return name in _READ or AgentMetric.parse(name).name == _ENTROPY
+    return name in _READ or AgentMetric.parse(name).name in _OF_POLICIES
+
+
+def metric_alarms(steps: Sequence[int], columns: Mapping[str, Column]) -> list[Alarm]:
+    """Return the alarms of a run's metrics by step."""
+    of_all = [idle_alarms, entropy_alarms, parity_alarms, staleness_alarms]
+    return [alarm for alarms in of_all for alarm in alarms(steps, columns)]
 
 
 def idle_alarms(steps: Sequence[int], columns: Mapping[str, Column]) -> list[Alarm]:
@@ -43,20 +55,57 @@ def idle_alarms(steps: Sequence[int], columns: Mapping[str, Column]) -> list[Ala
 def entropy_alarms(steps: Sequence[int], columns: Mapping[str, Column]) -> list[Alarm]:
     """Return an alarm for each policy whose actions have lost nearly all of their entropy."""
     found = []
+    for agent, before, now in _changes(_ENTROPY, steps, columns):
+        if 0 <= now < _LEAST_ENTROPY * before:
+            text = (
+                f"the actions{_of(agent)} have an entropy of {now:.3g} nats per token, at first {before:.3g}"
+            )
+            found.append(_alarm("entropy_falls", text, steps))
+    return found
+
+
+def parity_alarms(steps: Sequence[int], columns: Mapping[str, Column]) -> list[Alarm]:
+    """Return an alarm for each policy on which learner and engine agree less and less.
+
+    Beyond the job's `parity_threshold` it fails; this comes before.
+    """
+    found = []
+    for agent, before, now in _changes(_PARITY, steps, columns):
+        if now > max(_LEAST_DRIFT, _MOST_DRIFT * before):
+            text = (
+                f"learner and engine{_of(agent)} differ by {now:.3g} nats per token on average, "
+                f"at first by {before:.3g}"
+            )
+            found.append(_alarm("parity_drift", text, steps))
+    return found
+
+
+def staleness_alarms(steps: Sequence[int], columns: Mapping[str, Column]) -> list[Alarm]:
+    """Return an alarm if the tokens of the newest steps were sampled by versions that are long gone."""
+    newest = _newest(columns.get(_STALENESS, ()), len(steps))
+    mean = sum(newest) / max(1, len(newest))
+    if len(newest) < _STEPS or mean < _MOST_STALE:
+        return []
+    text = f"the tokens of the newest {_STEPS} steps were sampled {mean:.1f} versions before, on average"
+    return [_alarm("stale_tokens", text, steps)]
+
+
+def _changes(
+    metric: str, steps: Sequence[int], columns: Mapping[str, Column]
+) -> Iterator[tuple[str, float, float]]:
+    """Yield the agent of each policy with a metric, and its first and newest means."""
     for name, column in columns.items():
-        metric = AgentMetric.parse(name)
-        if metric.name != _ENTROPY or len(steps) < 2 * _STEPS:
+        one = AgentMetric.parse(name)
+        if one.name != metric or len(steps) < 2 * _STEPS:
             continue
         first = [value for value in column[:_STEPS] if isfinite(value)]
         newest = _newest(column, len(steps))
-        if not first or not newest:
-            continue
-        before, now = sum(first) / len(first), sum(newest) / len(newest)
-        if 0 <= now < _LEAST_ENTROPY * before:
-            whose = f" of {metric.agent}" if metric.agent else ""
-            text = f"the actions{whose} have an entropy of {now:.3g} nats per token, at first {before:.3g}"
-            found.append(_alarm("entropy_falls", text, steps))
-    return found
+        if first and newest:
+            yield one.agent, sum(first) / len(first), sum(newest) / len(newest)
+
+
+def _of(agent: str) -> str:
+    return f" of {agent}" if agent else ""
 
 
 def _newest(column: Column, count: int) -> list[float]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import from_json
 
-from backend.gateway.run_alarms import entropy_alarms, idle_alarms, raises_alarms
+from backend.gateway.run_alarms import metric_alarms, raises_alarms
 from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.schema.events import EvaluationEvent, StepEvent
 from tinkergym.schema.summaries import Alarm, RunSeries, Series
@@ -194,7 +194,7 @@ class RunReader:
             failed = columns.get("failed_episodes", np.zeros(0))
             if (failed > 0).any():
                 found.append(_failed_episodes(numbers[failed > 0].tolist(), int(np.nansum(failed))))
-            return [*found, *idle_alarms(steps, columns), *entropy_alarms(steps, columns)]
+            return [*found, *metric_alarms(steps, columns)]
 
     def evaluations(self, job_id: str, read: ReadEvents) -> list[EvaluationEvent]:
         """Return the finished evaluations of a run, in order."""

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from backend.gateway.run_alarms import entropy_alarms, idle_alarms
+from backend.gateway.run_alarms import entropy_alarms, idle_alarms, metric_alarms, raises_alarms
 
 STEPS = range(1, 61)
 
@@ -33,3 +33,20 @@ def test_names_policies_whose_entropy_has_fallen():
     (alarm,) = entropy_alarms(STEPS, columns)
     assert alarm.name == "entropy_falls"
     assert "black" in alarm.message
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "alarm"),
+    [
+        ("policy/black/parity_mean", [0.004] * 30 + [0.015] * 30, "parity_drift"),
+        ("parity_mean", [0.004] * 30 + [0.006] * 30, None),
+        ("parity_mean", [1e-7] * 30 + [1e-5] * 30, None),
+        ("staleness_mean", [0.0] * 40 + [2.5] * 20, "stale_tokens"),
+        ("staleness_mean", [1.0] * 60, None),
+        ("staleness_mean", [2.5] * 20 + [1.0] * 40, None),
+    ],
+)
+def test_tells_drift_and_stale_tokens_from_metrics(metric, values, alarm):
+    assert raises_alarms(metric)
+    found = metric_alarms(STEPS, {metric: values})
+    assert [(one.name, one.last_step) for one in found] == ([(alarm, 60)] if alarm else [])

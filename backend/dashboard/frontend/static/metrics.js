@@ -63,6 +63,8 @@ export const ADVICE = {
   evaluation_overlap: "Evaluate on a part that is held out.",
   idle: "Play more episodes at once (groups_per_step, executor=\"process\"), make the environment faster, or keep the client connected.",
   entropy_falls: "Lower the learning rate, add an entropy bonus or a KL penalty, or stop at an earlier checkpoint.",
+  parity_drift: "The engine samples less and less what is trained: look at the chart of learner against engine. Beyond parity_threshold the job stops.",
+  stale_tokens: "Lower max_staleness, or play faster: the learner learns from what old versions did.",
   collapse_entropy: "Lower the learning rate, add an entropy bonus or a KL penalty, or stop at an earlier checkpoint.",
   tokens_not_sampled: "The certificate names the episodes.",
 };
