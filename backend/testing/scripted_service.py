@@ -71,8 +71,9 @@ class ScriptedService:
         self.calls: list[str] = []
         """`METHOD path` of every request."""
         self._folder = tempfile.TemporaryDirectory(prefix="tinkergym-scripted-")
+        self.data_dir = Path(self._folder.name)
         config = ServiceConfig(
-            data_dir=Path(self._folder.name), models={name: f"/models/{name}" for name in MODELS}, preload=[]
+            data_dir=self.data_dir, models={name: f"/models/{name}" for name in MODELS}, preload=[]
         )
         self._store = _NumberingStore.open(config.store_url)
         self.api_key = self._store.keys.create(LOCAL_TENANT, "scripted")

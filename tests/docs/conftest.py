@@ -127,6 +127,7 @@ def reader(tmp_path):
                 "PYTHONPATH": str(site),
                 "COLUMNS": "200",
                 "TINKERGYM_URL": service.url,
+                "TINKERGYM_HOME": str(service.data_dir),
                 "TINKERGYM_API_KEY": service.api_key,
                 "PYTHONDONTWRITEBYTECODE": "1",
             },

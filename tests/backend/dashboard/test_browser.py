@@ -372,6 +372,14 @@ def test_pauses_after_a_question_with_a_key_that_may(chromium, gateway, client, 
 
 
 @slow
+def test_shows_the_rates_of_keys(chromium, gateway):
+    key = gateway.store.keys.create(gateway.tenants["ada"], "chatbot", tokens_per_minute=1000)
+    seen = Seen(chromium, gateway, key)
+    seen.open("/usage", "text=everything but jobs, 1,000 tokens per minute")
+    assert seen.wrong == []
+
+
+@slow
 def test_promotes_a_checkpoint_with_a_key_that_may(chromium, gateway, client, spec):
     job_id, lease = hostile_job(gateway, client, spec, "plain")
     for number in (1, 2):

@@ -1,6 +1,5 @@
 """What a person does with episodes and checkpoints in a real browser; see `test_browser`."""
 
-
 import pytest
 
 from tests.backend.dashboard.test_browser import Seen, episode, saved

@@ -4,6 +4,14 @@ import { get } from "./api.js";
 import { cells, h, replace, table } from "./dom.js";
 import { bytes, clock, duration, money, whole } from "./format.js";
 
+/** What a key may do: one with a rate starts no jobs, which would sample beyond it. */
+function rights(key) {
+  const rates = [["requests", key.requests_per_minute], ["tokens", key.tokens_per_minute]]
+    .filter(([, most]) => most !== null).map(([what, most]) => `${whole(most)} ${what} per minute`);
+  const may = key.read_only ? "reads and samples" : rates.length ? "everything but jobs" : "everything";
+  return [may, ...rates].join(", ");
+}
+
 export async function show(main) {
   document.title = "Usage and keys · tinkergym";
   const [usage, { keys }, health] = await Promise.all([get("/v1/usage"), get("/v1/keys"), get("/v1/health?sample=false")]);
@@ -16,7 +24,7 @@ export async function show(main) {
       : h("p", { class: "quiet" }, "No jobs yet.")),
     h("section", { class: "panel" }, h("h2", null, "Images"), h("p", null, `${whole(usage.images)} images, ${bytes(usage.image_bytes)} of ${bytes(usage.most_image_bytes)}`)),
     h("section", { class: "panel" }, h("h2", null, "API keys"), table("API keys", ["Id", "Name", "Rights", "Created", "State", ...(several ? ["Tenant"] : [])], keys.map((one) =>
-      cells(h("span", { class: "mono" }, one.key_id), one.name, one.read_only ? "reads and samples" : "everything", clock(one.created_at), one.revoked_at === null ? "valid" : `revoked ${clock(one.revoked_at)}`, ...(several ? [one.tenant_id] : [])))),
+      cells(h("span", { class: "mono" }, one.key_id), one.name, rights(one), clock(one.created_at), one.revoked_at === null ? "valid" : `revoked ${clock(one.revoked_at)}`, ...(several ? [one.tenant_id] : [])))),
       h("p", { class: "quiet small" }, "On the service's machine, ", h("code", null, "tinkergym keys create"), " and ", h("code", null, "tinkergym keys revoke ID"), " change them. A revoked key, and every browser that logged in with it, stops working within a second.")),
     h("section", { class: "panel" }, h("h2", null, "Service"), table("Service", ["Version", "State", "Waits for"], [cells(health.version, health.status, health.waiting_for.join(", ") || "nothing")])));
 }
