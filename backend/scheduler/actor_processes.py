@@ -21,8 +21,8 @@ from backend.planning.pool_place import PoolPlace
 from backend.private_folder import make_private
 from backend.processes.children import die_with_parent, freeze_startup_objects
 from backend.processes.machine_gpus import VISIBLE
-from backend.processes.memory import resident_bytes
 from backend.scheduler.host_log import log_to_host
+from backend.scheduler.process_memory import OnNode
 from backend.workers.env_worker_child import EnvWorkerChild
 
 
@@ -67,9 +67,11 @@ class PoolProcess:
         self._listens.wait()
         return self._worker.url, self._token
 
-    def memory(self) -> int:
-        """Return the memory of this process and its children in bytes."""
-        return resident_bytes()
+    def memory(self) -> OnNode:
+        """Return its node, and its memory there."""
+        from backend.scheduler.ray_nodes import own_memory
+
+        return own_memory()
 
     def wait(self) -> None:
         """Return when the process should end; a caller that waits for this notices its death at once."""
@@ -143,9 +145,11 @@ class EngineHostProcess:
         """Return when `run` does; a caller that waits for this notices its death at once."""
         self._stopped.wait()
 
-    def memory(self) -> int:
-        """Return the memory of this process and its children in bytes."""
-        return resident_bytes()
+    def memory(self) -> OnNode:
+        """Return its node, and its memory there."""
+        from backend.scheduler.ray_nodes import own_memory
+
+        return own_memory()
 
     def stop(self) -> None:
         """End."""
@@ -176,9 +180,11 @@ class EnvWorkerProcess:
         self._ended.wait()
         return self._remains
 
-    def memory(self) -> int:
-        """Return the memory of this process and its children in bytes."""
-        return resident_bytes()
+    def memory(self) -> OnNode:
+        """Return its node, and its memory there."""
+        from backend.scheduler.ray_nodes import own_memory
+
+        return own_memory()
 
     def kill(self) -> None:
         """Kill a child that hangs; `run` then returns."""

@@ -15,6 +15,7 @@ import ray
 
 from backend.config import ServiceConfig
 from backend.episodes.env_worker_end import WorkerRemains
+from backend.scheduler.process_memory import OnNode
 from backend.workers.env_worker_child import EnvWorkerChild
 
 
@@ -29,8 +30,8 @@ class EnvWorkerHandle(Protocol):
         """Resolve when `run` does, which another scheduler has called."""
         ...
 
-    def memory(self) -> Future[int]:
-        """Return its memory in bytes."""
+    def memory(self) -> Future[OnNode]:
+        """Return its node, and its memory there."""
         ...
 
     def kill(self) -> None:
@@ -56,7 +57,7 @@ class WorkerInActor:
         """See `EnvWorkerHandle`."""
         return self._actor.wait.remote().future()  # type: ignore[no-any-return]
 
-    def memory(self) -> Future[int]:
+    def memory(self) -> Future[OnNode]:
         """See `EnvWorkerHandle`."""
         return self._actor.memory.remote().future()  # type: ignore[no-any-return]
 
@@ -94,10 +95,10 @@ class WorkerHere:
             self._child.kill()
             self._ended.set_exception(error)
 
-    def memory(self) -> Future[int]:
+    def memory(self) -> Future[OnNode]:
         """See `EnvWorkerHandle`."""
-        known: Future[int] = Future()
-        known.set_result(self._child.memory())
+        known: Future[OnNode] = Future()
+        known.set_result(("", self._child.memory()))
         return known
 
     def kill(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from backend import worker_url
 from backend.catalog.tensor_files import expected_bytes
@@ -41,8 +41,13 @@ class Pool:
     ready_at: float = 0.0
     node: str = ""
     """In a cluster, the node on which it runs, as far as known."""
-    memory_bytes: int = 0
-    """The last known memory of it and its environment workers."""
+    memory: Mapping[str, int] = field(default_factory=dict)
+    """The last known memory of all its processes in bytes, by node."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """All of it."""
+        return sum(self.memory.values())
 
 
 class Pools:
@@ -180,7 +185,8 @@ class Pools:
             elif now - pool.wanted_at > self._config.pool_idle_seconds:
                 self._end(pool_id, "is no longer needed")
         for node, pools in self._by_node(now).items():
-            for pool_id in too_many(pools, self._workers.node_bytes().get(node, self._room.budget)):
+            left = [pool for pool in pools if pool.pool_id in self]  # It may have ended for another node.
+            for pool_id in too_many(left, self._workers.node_bytes().get(node, self._room.budget)):
                 self._end(pool_id, "is stopped because the pools exceed pools_memory")
 
     def make_room(self, models: Sequence[str], now: float, *, may_end: bool) -> bool:
@@ -235,13 +241,13 @@ class Pools:
         for pool in self:
             pool.node = pool.node or self._workers.node_of(pool.pool_id)
         measured = self._workers.memory()
-        for pool_id, size in measured.items():
+        for pool_id, on_nodes in measured.items():
             if pool_id in self._by_id:
                 pool = self._by_id[pool_id]
-                pool.memory_bytes = size
+                pool.memory = on_nodes
                 if pool.ready:
-                    self._room.saw(pool.model, size)
-        self._store.record_pool_memory(measured)
+                    self._room.saw(pool.model, pool.memory_bytes)
+        self._store.record_pool_memory({one: sum(sizes.values()) for one, sizes in measured.items()})
 
     def forget_lost(self, wanted: Collection[str]) -> None:
         """Stop reporting a missing pool when another is ready or none is needed."""
@@ -271,8 +277,11 @@ class Pools:
 
     def _by_node(self, now: float) -> dict[str, list[PoolMemory]]:
         found: dict[str, list[PoolMemory]] = {}
-        for pool in self._memory(now):
-            found.setdefault(self._by_id[pool.pool_id].node, []).append(pool)
+        for of_pool in self._memory(now):
+            pool = self._by_id[of_pool.pool_id]
+            on_nodes = pool.memory if pool.ready else {pool.node: of_pool.used_bytes}
+            for node, size in on_nodes.items():
+                found.setdefault(node, []).append(replace(of_pool, used_bytes=size))
         return found
 
     def _memory(self, now: float) -> list[PoolMemory]:

@@ -135,8 +135,12 @@ class ProcessRunner(Protocol):
         """Return what happened since the last call."""
         ...
 
-    def memory(self) -> Mapping[str, int]:
-        """Return each pool's memory in bytes including its environment workers, as last reported."""
+    def memory(self) -> Mapping[str, Mapping[str, int]]:
+        """Return each pool's memory on each node in bytes, on our own machine under "".
+
+        With its environment workers and engine hosts, as they last reported. Further ranks, which hear only
+        their pool, count in a cluster with what was planned for them, else not at all.
+        """
         ...
 
     def start_job(self, pool_id: str, job_id: str) -> None:

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, cast
 
 import ray
@@ -24,6 +25,7 @@ from backend.planning.machines import Placed
 from backend.scheduler import early_worker, ray_groups
 from backend.scheduler.actor_processes import EngineHostProcess, PoolProcess
 from backend.scheduler.env_worker_handles import EnvWorkerHandle, WorkerHere
+from backend.scheduler.process_memory import OnNode, ProcessMemory
 from backend.scheduler.process_runner import (
     Change,
     EngineHostEnded,
@@ -105,9 +107,9 @@ class RayWorkers:
         self._addresses: dict[str, Any] = {}
         """A reference to each pool's URL and token, which resolves when it listens."""
         self._engine_hosts: dict[str, tuple[str, Any]] = {}
-        self._memory: dict[str, int] = {}
-        """Pools, environment workers and engine hosts, by their ids; as they last reported, in bytes."""
-        self._memory_asked: dict[str, Future[int]] = {}
+        self._memory = ProcessMemory()
+        """Of pools, environment workers and engine hosts, by their ids."""
+        self._in_cluster = bool(config.ray.address)
         self._ask_at: dict[str, float] = {}
         """When to ask a pool about its environment workers, on the monotonic clock; missing: now."""
         self._watched: dict[Future[Any], tuple[str, str]] = {}
@@ -293,29 +295,22 @@ class RayWorkers:
                 found.append(EnvWorkerEnded(pool_id=pool_id, worker_id=who, end=end, remains=remains))
         return found
 
-    def memory(self) -> dict[str, int]:
-        """Return by pool the memory in bytes with its environment workers and engine hosts, without ranks.
-
-        As they last reported; they are asked again now.
-        """
+    def memory(self) -> dict[str, dict[str, int]]:
+        """Return the memory of each pool on each node in bytes; see `ProcessRunner`."""
         # Not among the promises that wake the scheduler: a size is no reason to look.
-        for who, promise in list(self._memory_asked.items()):
-            if promise.done():
-                del self._memory_asked[who]
-                value, error = _outcome(promise)
-                if error is None:
-                    self._memory[who] = value
         actors = self._pools | {who: actor for who, (_, actor) in self._engine_hosts.items()}
-        workers = {who: worker for who, (_, worker) in self._env_workers.started().items()}
-        self._memory = {who: size for who, size in self._memory.items() if who in actors or who in workers}
-        for who in (actors.keys() | workers.keys()) - self._memory_asked.keys():
-            asked = workers[who].memory() if who in workers else actors[who].memory.remote().future()
-            self._memory_asked[who] = asked
-        found = {pool_id: self._memory[pool_id] for pool_id in self._pools if pool_id in self._memory}
-        for worker_id, pool_id in self._helpers().items():
-            if pool_id in found:
-                found[pool_id] += self._memory.get(worker_id, 0)
-        return found
+        asks: dict[str, Callable[[], Future[OnNode]]] = {
+            who: worker.memory for who, (_, worker) in self._env_workers.started().items()
+        }
+        asks |= {who: partial(_ask_memory, actor) for who, actor in actors.items()}
+        said, helpers = self._memory.ask(asks), self._helpers()
+        found = {one: self._placing.rank_bytes(one) for one in self._pools if one in said}
+        for who, (node, size) in said.items():
+            on_nodes = found.get(helpers.get(who, who), {})
+            on_nodes[node] = on_nodes.get(node, 0) + size
+        if self._in_cluster:
+            return found
+        return {pool_id: {"": sum(on_nodes.values())} for pool_id, on_nodes in found.items()}
 
     def start_job(self, pool_id: str, job_id: str) -> None:
         """Tell a ready pool to take a job."""
@@ -372,6 +367,10 @@ class RayWorkers:
         """Called from a thread of Ray, or of an environment worker."""
         self._resolved.append(promise)
         self._wake()
+
+
+def _ask_memory(actor: Any) -> Future[OnNode]:
+    return actor.memory.remote().future()  # type: ignore[no-any-return]
 
 
 def _kill(actor: Any) -> None:

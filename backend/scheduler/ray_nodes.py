@@ -15,7 +15,9 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from backend.planning.machines import Machine
+from backend.processes.memory import resident_bytes
 from backend.scheduler.node_gpus import NodeGpus
+from backend.scheduler.process_memory import OnNode
 from backend.scheduler.ray_gpus import GpuHolders
 from tinkergym import __version__
 
@@ -151,6 +153,11 @@ def versions() -> dict[str, str]:
 def own_address() -> str:
     """Return the address at which other nodes reach this one."""
     return str(ray.util.get_node_ip_address())
+
+
+def own_memory() -> OnNode:
+    """Return Ray's id of this node, and the memory of this process with its children."""
+    return ray.get_runtime_context().get_node_id(), resident_bytes()
 
 
 def head_answers(seconds: int) -> bool:

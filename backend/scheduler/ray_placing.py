@@ -179,6 +179,13 @@ class Placing:
         found = {} if self._nodes is None else self._nodes.usable
         return {node_id: node.memory_bytes for node_id, node in found.items()}
 
+    def rank_bytes(self, pool_id: str) -> dict[str, int]:
+        """Return the memory that is planned for a pool's further ranks, by node."""
+        placed, found = self._placed.get(pool_id), dict[str, int]()
+        for part in () if placed is None else placed.of("rank"):
+            found[part.node_id] = found.get(part.node_id, 0) + part.memory_bytes
+        return found
+
     def node_of(self, pool_id: str) -> str:
         """Return the node on which a cluster placed a pool; empty on our own machine."""
         return "" if self._nodes is None else self._groups.node_of(pool_id)

@@ -39,6 +39,8 @@ class ScriptedWorkers:
     found: list[Running] = field(default_factory=list)
     weights: dict[str, int] = field(default_factory=dict)
     """What a model's pool takes, in GB; 1 for those that are missing."""
+    elsewhere: dict[str, dict[str, int]] = field(default_factory=dict)
+    """What further processes of a model's pool take on other nodes, in bytes."""
     without_place: dict[str, Unplaced] = field(default_factory=dict)
     no_place: dict[str, str] = field(default_factory=dict)
     nodes: dict[str, int] = field(default_factory=dict)
@@ -89,8 +91,11 @@ class ScriptedWorkers:
         news, self.news = self.news, []
         return news
 
-    def memory(self) -> dict[str, int]:
-        return {pool: self.weights.get(model, 1) * 10**9 for pool, model in self.pools.items()}
+    def memory(self) -> dict[str, dict[str, int]]:
+        return {
+            pool: {self.node_of(pool): self.weights.get(model, 1) * 10**9} | self.elsewhere.get(model, {})
+            for pool, model in self.pools.items()
+        }
 
     def start_job(self, pool_id: str, job_id: str) -> None:
         self.started.append((pool_id, job_id))

@@ -46,9 +46,9 @@ class Child:
     def watched(self) -> Future[WorkerRemains]:
         return self.is_over
 
-    def memory(self) -> Future[int]:
-        known: Future[int] = Future()
-        known.set_result(1000)
+    def memory(self) -> Future[tuple[str, int]]:
+        known: Future[tuple[str, int]] = Future()
+        known.set_result(("", 1000))
         return known
 
     def end(self) -> None:
@@ -79,6 +79,9 @@ class NoPlaces:
 
     def ends_for_room(self, idle):
         return []
+
+    def rank_bytes(self, pool_id):
+        return {}
 
     impossible = node_bytes = waiting
 

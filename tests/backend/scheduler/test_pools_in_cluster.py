@@ -189,6 +189,15 @@ def test_budgets_memory_for_each_node(world):
     assert list(world.workers.pools.values()) == ["there"]
 
 
+def test_ends_idle_pool_on_the_node_that_is_short(world):
+    world.workers.nodes = {"a": 4 * GB, "b": 4 * GB}
+    world.workers.node_by_model = {"apart": "a", "there": "b", "here": "a"}
+    world.workers.weights = {"apart": 3, "there": 3}
+    world.workers.elsewhere = {"apart": {"b": 2 * GB}}  # its engine hosts
+    pools(world, "there", "here", "apart")
+    assert list(world.workers.pools.values()) == ["here", "apart"]
+
+
 def test_starts_second_pool_when_first_is_full(make_world):
     world = make_world(
         preload=["nano"], env_workers=0, jobs_per_pool=1, placement={"pools": 2}, pool_idle_seconds=60
