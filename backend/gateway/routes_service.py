@@ -17,6 +17,7 @@ from backend.gateway.fair_threads import FairRoute, FairThreads, in_turn
 from backend.gateway.slot_queue import SlotQueue
 from backend.gateway.visible import disk_trouble, shown_to
 from backend.gateway.wiring import GatewayParts, parts_of
+from backend.store.place import database_file
 from backend.store.service_parts import (
     CLUSTER,
     engines_part,
@@ -27,7 +28,7 @@ from backend.store.service_parts import (
 )
 from backend.store.store import PoolRecord, TenantStore
 from tinkergym import __version__
-from tinkergym.errors import TinkerGymError
+from tinkergym.errors import ServiceUnavailableError, TinkerGymError
 from tinkergym.registration.packs import find_packs
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.model import WireModel
@@ -71,9 +72,14 @@ async def health(request: Request, sample: bool = True) -> HealthView:
     # In its own threads: a response must not wait for requests that keep all others busy.
     threads: FairThreads = request.app.state.health_threads
     parts = parts_of(request)
-    if sample:
-        await parts.pool_proofs.ask(await threads.run("", partial(_pools, parts)))
-    return await threads.run("", partial(_health, parts, key_of(request)))
+    try:
+        if sample:
+            await parts.pool_proofs.ask(await threads.run("", partial(_pools, parts)))
+        return await threads.run("", partial(_health, parts, key_of(request)))
+    except ServiceUnavailableError:  # It did not end in time, and only one of its steps can take so long.
+        hangs = "database" if database_file(parts.config.store_url) is None else "disk"
+        since = parts.missing.update([hangs], parts.clock())
+        return HealthView(status="degraded", version=__version__, waiting_for=[hangs], missing_since=since)
 
 
 def _pools(parts: GatewayParts) -> list[PoolRecord]:

@@ -3,6 +3,7 @@ import time
 import pytest
 
 from backend.store.service_parts import CLUSTER, pool_part
+from tinkergym.errors import ServiceUnavailableError
 
 pytestmark = pytest.mark.service
 
@@ -42,6 +43,21 @@ def test_reports_dead_pool_missing_until_replaced(gateway, client, owner, start_
     assert owner.get("/v1/health").json()["waiting_for"] == ["pool:/home/ada/model"]
     service.forget_part(pool_part("/home/ada/model"))
     assert client.get("/v1/health").json()["status"] == "ok"
+
+
+class Overdue:
+    """The threads of a health whose database hangs, after their time."""
+
+    async def run(self, *_):
+        raise ServiceUnavailableError("not within 10 s")
+
+
+def test_names_what_hangs_instead_of_failing(gateway, client):
+    state = gateway.app.state
+    threads, state.health_threads = state.health_threads, Overdue()
+    health = client.get("/v1/health").json()
+    state.health_threads = threads
+    assert (health["status"], health["waiting_for"]) == ("degraded", ["disk"])
 
 
 def test_reports_silent_pool_as_missing_before_the_scheduler_sees_it(gateway, owner, start_pool):
