@@ -81,8 +81,9 @@ class Cluster:
             return bool(self.ask(number, "/v1/health").json()["status"] == "ok")
         return False
 
-    def sample(self, number: int, policy: str) -> list[int]:
+    def sample(self, number: int, policy: str, version: int) -> list[int]:
         wanted = {"request_id": "r", "policy": policy, "prompt_ids": [1, 2], "max_tokens": 4}
+        wanted |= {"policy_version": version}
         answer = self.ask(number, "/v1/sample", {"requests": [wanted]})
         assert answer.status_code == 200, answer.text
         return list(json.loads(answer.text.splitlines()[0])["token_ids"])

@@ -6,6 +6,7 @@ folder of its own.
 
 from __future__ import annotations
 
+import hashlib
 import time
 
 import pytest
@@ -17,6 +18,7 @@ from tinkergym.schema.events import JobState
 pytestmark = [pytest.mark.service, pytest.mark.full("starts Ray on several hosts"), pytest.mark.timeout(900)]
 
 QUEUED_SECONDS = 10.0
+WEIGHTS = "adapter_model.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +33,28 @@ def cluster():
 
 
 @pytest.fixture(scope="module")
-def undisturbed(cluster):
-    return cluster.final_weights(cluster.submit())
+def trained(cluster):
+    job_id = cluster.submit()
+    cluster.final_weights(job_id)
+    return job_id
 
 
-def test_trains_and_samples_on_hosts_apart(cluster, undisturbed):
+@pytest.fixture(scope="module")
+def undisturbed(cluster, trained):
+    return cluster.final_weights(trained)
+
+
+def test_trains_and_samples_on_hosts_apart(cluster, trained, undisturbed):
     (pool,), (player,) = cluster.hosts_of("PoolProcess"), cluster.hosts_of("EnvWorkerProcess")
     assert {pool, player} == {1, 2}
     cluster.serve(3, role="gateway")
     until(lambda: cluster.is_ok(3), "a second gateway")
-    assert cluster.sample(3, "nano") == cluster.sample(0, "nano")
+    recorded = cluster.store.service().checkpoints(trained)[-1]
+    sampled = [cluster.sample(number, trained, recorded.policy_version) for number in (0, 3)]
+    assert sampled[0] == sampled[1]
+    path = f"/v1/jobs/{trained}/checkpoints/{recorded.step}/files/{WEIGHTS}"
+    downloaded = cluster.ask(3, path).content
+    assert hashlib.sha256(downloaded).hexdigest() == recorded.sha256
 
 
 def test_refuses_node_with_other_versions_and_says_why(cluster, undisturbed):
@@ -78,7 +92,10 @@ def test_waits_for_the_database_and_ends_with_same_bits(cluster, undisturbed):
     job_id = cluster.submit()
     cluster.until_step(job_id, 3)
     cluster.server.freeze()
-    time.sleep(20.0)  # What is measured is a stop of this length.
+    began = time.monotonic()
+    until(lambda: "database" in cluster.ask(0, "/v1/health").json()["waiting_for"], "the reason", 20)
+    # What is measured is a stop of this length.
+    time.sleep(max(0.0, 20.0 - (time.monotonic() - began)))
     cluster.server.thaw()
     assert cluster.final_weights(job_id) == undisturbed
 
