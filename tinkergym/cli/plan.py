@@ -33,9 +33,9 @@ def plan(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which model would run on which GPUs, as if nothing ran, and why others would not. Starts nothing.
+    """Show which model would run on which GPUs, and why others would not. Starts nothing.
 
-    The exit code is 1 if a model has no place.
+    Computed as if nothing ran yet. The exit code is 1 if a model has no place.
     """
     arguments = [*(["--json"] if as_json else []), *(["--table"] if table else [])]
     arguments += [*(["--config", str(config)] if config else []), *(["--nodes", str(nodes)] if nodes else [])]
