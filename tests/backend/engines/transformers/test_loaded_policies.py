@@ -159,3 +159,13 @@ def test_adds_adapter_that_may_not_be_merged():
     plain = nn.functional.linear(inputs, model.layer.weight, model.layer.bias)
     torch.testing.assert_close((model.layer(inputs) - plain)[0, :, 0], torch.tensor([8.0, 8.0]))
     assert policy.table is None
+
+
+def test_keeps_tied_parameter_once():
+    model = nn.Module()
+    model.words, model.head = nn.Embedding(3, 4), nn.Linear(4, 3, bias=False)
+    model.head.weight = model.words.weight
+    policies = LoadedPolicies(model, merged_limit=1)
+    policies.publish("job", 1, FullWeights(tensors={"words.weight": torch.ones(3, 4)}))
+    words, head = policies.find("job", 1).table
+    assert words is head
