@@ -67,7 +67,10 @@ async def health(request: Request, sample: bool = True) -> HealthView:
     """Return whether the service responds, and what it is waiting for. Needs no key.
 
     A loaded model counts once a token was sampled from it, at most a few seconds ago; with `sample=false` as
-    it was when somebody last asked. With the local owner's key it also returns each loaded model's memory.
+    it was when somebody last asked. Of an idle model that gave memory back, and one whose engine sleeps while
+    it learns, no token is asked: they count while their workers answer.
+
+    With the local owner's key it also returns each loaded model's memory.
     """
     # In its own threads: a response must not wait for requests that keep all others busy.
     threads: FairThreads = request.app.state.health_threads
