@@ -102,6 +102,8 @@ def serve(
         TinkerGymError: The database cannot be used.
     """
     schedules, answers_here = role != "gateway", role != "scheduler"
+    if config.blobs:
+        require_usable(config.blobs_in("jobs"))  # A gateway stores uploads there.
     if schedules:
         _require_machines(config)
     with ExitStack() as held:
@@ -145,9 +147,7 @@ def serve(
 
 
 def _require_machines(config: ServiceConfig) -> None:
-    """Check that workers can run, here or in the cluster, and save, before anything starts."""
-    if config.blobs:
-        require_usable(config.blobs_in("jobs"))
+    """Check that workers can run, here or in the cluster, before anything starts."""
     require_divided_heads(config)
     if config.ray.address:
         require_cluster(config)

@@ -16,6 +16,10 @@ import psutil
 import pytest
 import yaml
 
+from backend.config import ServiceConfig
+from backend.errors import ConfigError
+from backend.scheduler.cluster_door import require_cluster
+
 MANIFESTS = Path(__file__).parents[2] / "deploy" / "kubernetes"
 (CLUSTER,) = yaml.safe_load_all((MANIFESTS / "raycluster.yaml").read_text())
 (SCHEDULER,) = yaml.safe_load_all((MANIFESTS / "scheduler.yaml").read_text())
@@ -171,3 +175,23 @@ def test_joins_the_head_that_comes_next(pods):
     raylet.wait(PATIENCE_SECONDS)
     pods.head()
     until_said(scheduler, STARTED)
+
+
+@pytest.mark.service
+@pytest.mark.full("starts a Ray head")
+def test_names_a_token_that_the_cluster_refuses(pods, tmp_path, monkeypatch):
+    pods.head()
+    monkeypatch.setenv("RAY_TMPDIR", str(pods.folder))
+    for token, field in (("f" * 32, "ray.token_file"), (pods.environment["RAY_AUTH_TOKEN"], None)):
+        (tmp_path / "token").write_text(token)
+        ray = {"address": f"127.0.0.1:{pods.port}", "token_file": tmp_path / "token"}
+        config = ServiceConfig(data_dir=tmp_path, private_network=True, ray=ray)
+        assert refused_field(config) == field
+
+
+def refused_field(config):
+    try:
+        require_cluster(config)
+    except ConfigError as refused:
+        return refused.field
+    return None

@@ -15,6 +15,9 @@ import httpx
 import psutil
 import pytest
 
+from backend.app.supervisor import serve
+from backend.config import ServiceConfig
+from backend.errors import ConfigError
 from backend.store.place import default_url
 from backend.store.store import Store
 from tests.backend.served import Served, refusal, still_alive
@@ -137,6 +140,15 @@ def test_says_in_one_sentence_why_it_cannot_start(tmp_path, capfd, settings, tex
     (tmp_path / "odd").mkdir(mode=0o700)
     (tmp_path / "odd" / "local.json").mkdir()
     assert text in refusal(capfd, *(setting.format(folder=tmp_path) for setting in settings))
+
+
+@pytest.mark.parametrize("role", ["all", "gateway", "scheduler"])
+def test_tries_the_blob_store_in_every_role(tmp_path, role):
+    (tmp_path / "file").write_text("")
+    config = ServiceConfig(data_dir=tmp_path / "data", blobs=str(tmp_path / "file" / "blobs"))
+    with pytest.raises(ConfigError) as refused:
+        serve(config, role=role)
+    assert refused.value.field == "blobs"
 
 
 def test_names_temporary_folder_whose_path_is_too_long_for_sockets(monkeypatch, capfd):

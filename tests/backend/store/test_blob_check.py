@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import fsspec
 import pytest
+from fsspec.spec import AbstractFileSystem
 
 from backend.config import ServiceConfig
 from backend.errors import ConfigError
@@ -15,7 +18,7 @@ from backend.store.folder_cache import FolderCache
 from backend.store.local_blobs import LocalBlobs
 from backend.store.object_blobs import ObjectBlobs, _opened
 from tests.backend.store.blob_places import HAS_S3, PLACES, open_place
-from tinkergym.errors import MissingExtraError
+from tinkergym.errors import MissingExtraError, StorageFullError
 
 
 @pytest.mark.parametrize("kind", PLACES)
@@ -70,3 +73,52 @@ def test_ends_where_a_server_never_answers(monkeypatch, tmp_path):
         with pytest.raises(ConfigError, check=lambda error: error.field == "blobs"):
             require_usable(blobs)
     _opened.cache_clear()
+
+
+class ServerError(Exception):
+    """What botocore raises; s3fs turns it into an `OSError` that has it as its cause."""
+
+    def __init__(self, code: str, status: int) -> None:
+        self.response = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+
+
+class Refusing(AbstractFileSystem):
+    """A store of buckets each of which says in its own way that it takes nothing."""
+
+    protocol = "refusing"
+
+    def pipe_file(self, path, value, **_settings):
+        match path.split("/")[0]:
+            case "forbidden":
+                raise PermissionError("Access Denied")
+            case "disk":
+                raise OSError(errno.ENOSPC, "No space left")
+            case "odd":
+                raise OSError(errno.EIO, "QuotaExceeded.txt") from ServerError("InternalError", 500)
+            case "status":
+                raise OSError(errno.EIO, "Unknown") from ServerError("Unknown", 507)
+            case code:
+                raise OSError(errno.EIO, "Unknown") from ServerError(code, 403)
+
+
+@pytest.fixture
+def refusing(tmp_path):
+    fsspec.register_implementation("refusing", Refusing, clobber=True)
+    cache = FolderCache(tmp_path, most_bytes=1)
+    return lambda bucket: require_usable(ObjectBlobs(f"refusing://{bucket}/jobs", cache))
+
+
+def test_tells_missing_rights_from_another_fault(refusing):
+    hints = set()
+    for bucket in ("forbidden", "odd"):
+        with pytest.raises(ConfigError) as refused:
+            refusing(bucket)
+        assert refused.value.field == "blobs"
+        hints.add(refused.value.hint)
+    assert len(hints) == 2
+
+
+@pytest.mark.parametrize("bucket", ["QuotaExceeded", "XAmzStorageFull", "disk", "status"])
+def test_names_a_full_bucket(refusing, bucket):
+    with pytest.raises(StorageFullError):
+        refusing(bucket)
