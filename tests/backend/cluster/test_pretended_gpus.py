@@ -32,6 +32,14 @@ keys = kv._internal_kv_list(b"", namespace=b"tinkergym-plans")
 plans = [kv._internal_kv_get(key, namespace=b"tinkergym-plans").decode() for key in keys]
 print("PLANS", json.dumps([names, plans]))
 """
+_OTHER = """
+import ray
+from backend.planning.machines import Part, Placed
+from backend.scheduler.ray_groups import PoolGroups
+ray.init(address="auto", namespace="another-service", log_to_driver=False)
+part = Part(kind="pool", number=0, node_id="", cpus=0.5)
+PoolGroups().reserve("pool-other", Placed(name="pool-other", model="other", parts=(part,)), on_nodes=False)
+"""
 
 
 def plans(cluster):
@@ -72,5 +80,8 @@ def test_places_three_models_on_pretended_gpus_and_moves_them():
         assert {service.job(job).state for job in jobs} == {JobState.COMPLETED}
         names, placed = plans(cluster)
         assert {hosts[names[part.node_id]] for one in placed for part in one.parts} == {1, 2} - {lost}
+        cluster.hosts.run(0, sys.executable, "-c", _OTHER)
         cluster.stop()
-        assert cluster.left() == "[]"
+        # What it leaves is another service's.
+        assert cluster.left() == "['pool|pool-other']"
+        assert [one.model for one in plans(cluster)[1]] == ["other"]
