@@ -72,8 +72,8 @@ WIDE = """[...document.querySelectorAll("body *")].filter((one) =>
 class Seen:
     """A page that is logged in, and what went wrong in it."""
 
-    def __init__(self, chromium, gateway, key, **context):
-        self.url, self.wrong = gateway.url, []
+    def __init__(self, chromium, gateway, key, url="", **context):
+        self.url, self.wrong = url or gateway.url, []
         self.page = chromium.new_context(**context).new_page()
         self.page.add_init_script(ACTIONS_MARKED)
         self.page.on("dialog", lambda dialog: (self.wrong.append("dialog"), dialog.dismiss()))

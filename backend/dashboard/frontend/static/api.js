@@ -8,14 +8,34 @@ export class ApiError extends Error {
   }
 }
 
+const AGAIN_MS = 2000;
+let back = null;
+
+// Where the answer is a proxy's, there is no service behind it.
+const answers = (response) => response.status < 502 || response.headers.get("Content-Type")?.startsWith("application/json");
+
+// Settles when the service answers again. One question serves all that wait; a thousand pages do not ask in step.
+async function untilBack() {
+  const told = document.getElementById("away");
+  told.hidden = false;
+  for (let there = false; !there;) {
+    await new Promise((done) => setTimeout(done, AGAIN_MS * (0.5 + Math.random())));
+    there = await fetch("/v1/health?sample=false").then(answers, () => false);
+  }
+  told.hidden = true;
+  back = null;
+}
+
+// What only reads is asked again until there is an answer; what changes something may have arrived.
 async function answered(method, path, body) {
   const headers = { Accept: "application/json" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  let response;
-  try {
-    response = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
-  } catch {
-    throw new ApiError(0, { message: "The service does not answer.", hint: "It may be restarting; this page tries again." });
+  const ask = () => fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) }).catch(() => null);
+  let response = await ask();
+  while (!response || !answers(response)) {
+    if (method !== "GET") throw new ApiError(0, { message: "The service does not answer.", hint: "It may be restarting: look whether it was done before you try again." });
+    await (back ??= untilBack());
+    response = await ask();
   }
   if (response.status === 401) {
     location.assign(`/dashboard/login?next=${encodeURIComponent(location.pathname)}`);
@@ -28,7 +48,15 @@ async function answered(method, path, body) {
   return response;
 }
 
-const call = async (...request) => (await answered(...request)).json().catch(() => null);
+async function call(method, path, body) {
+  try {
+    return await (await answered(method, path, body)).json();
+  } catch (error) {
+    if (error instanceof ApiError) throw error;
+    if (method === "GET" && !(error instanceof SyntaxError)) return call(method, path); // It broke off.
+    return null;
+  }
+}
 
 // The JSON lines of an answer, each as it arrives.
 export async function* lines(path, body) {

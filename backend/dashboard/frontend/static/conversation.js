@@ -12,6 +12,7 @@ export function long(text, className = "") {
   if (text.length <= LONG) return append(box, text);
   append(box, text.slice(0, LONG));
   const more = h("button", { type: "button", class: "plain show-all", onclick: () => { more.remove(); box.replaceChildren(); append(box, text); } }, `Show all (${whole(text.length - LONG)} more characters)`);
+  more.whole = text; // for exports
   box.append(more);
   return box;
 }

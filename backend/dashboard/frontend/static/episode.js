@@ -58,7 +58,8 @@ export async function show(main, jobId, episodeId) {
     h("div", { class: "toolbar sticky" }, h("label", null, "Color tokens by ", h("select", { onchange: (event) => { mode = event.target.value; paint(); } }, Object.entries(MODES).map(([key, label]) => h("option", { value: key }, label)))), legend, scored, inspect),
     h("div", { class: seats.length > 1 ? "seats" : "" }, axes.map((axis) => axis.element)));
   paint();
-  if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
+  const turns = main.querySelectorAll(".turn[id]"), { hash } = location;
+  [...turns].find(({ id }) => [`#${id}`, `#${encodeURIComponent(id)}`, encodeURI(`#${id}`)].includes(hash))?.scrollIntoView();
 }
 
 // A button per turn that opens the panel below it, or says why the episode cannot be played again.
@@ -141,7 +142,7 @@ class Axis {
     const id = `${this.seat.agent}-turn-${at + 1}`;
     const chips = Object.entries(turn.metrics).map(([name, value]) => h("span", { class: "tag" }, `${name} ${number(value)}`));
     return h("article", { class: "turn", id },
-      h("div", { class: "turn-head small" }, h("a", { href: `#${id}` }, `Turn ${at + 1}`), turn.move ? ` · move ${turn.move}` : "", ` · version ${turn.policy_version}`,
+      h("div", { class: "turn-head small" }, h("a", { href: `#${encodeURIComponent(id)}` }, `Turn ${at + 1}`), turn.move ? ` · move ${turn.move}` : "", ` · version ${turn.policy_version}`,
         turn.finish_reason === "length" ? h("span", { class: "alarm" }, " ⚠ cut by a limit") : "", turn.void ? h("span", { class: "alarm" }, " ⚠ had no effect") : "",
         h("b", { class: turn.reward < 0 ? "bad" : turn.reward > 0 ? "good" : "" }, ` reward ${number(turn.reward)} `), chips, this.branchFrom(at + 1)),
       h("div", { class: "sides" },
@@ -248,14 +249,13 @@ async function exported(main, view, axes) {
   const pictures = [...main.querySelectorAll("img")];
   const data = await Promise.all(pictures.map((one) => fetch(one.src).then((answer) => answer.blob()).then(dataUrl).catch(() => "")));
   [...copy.querySelectorAll("img")].forEach((one, at) => { one.removeAttribute("loading"); one.setAttribute("src", data[at]); });
-  for (const all of copy.querySelectorAll(".show-all")) all.textContent = "[folded: open it before exporting to have all of it]";
-  for (const one of copy.querySelectorAll("button:not(.show-all), select, .inspect, .branch, .replay")) one.remove();
+  const folds = [...main.querySelectorAll(".show-all")];
+  [...copy.querySelectorAll(".show-all")].forEach((one, at) => { one.parentNode.textContent = folds[at].whole; });
+  for (const one of copy.querySelectorAll("button, select, .inspect, .branch, .replay")) one.remove();
   for (const link of copy.querySelectorAll("a")) if (!link.getAttribute("href").startsWith("#")) link.replaceWith(...link.childNodes);
-  const page = document.implementation.createHTMLDocument(`Episode ${view.episode.episode_id}`);
-  const style = await (await fetch("/dashboard/static/style.css")).text();
-  fill(page.head, h("meta", { charset: "utf-8" }), h("meta", { "http-equiv": "Content-Security-Policy", content: "default-src 'none'; style-src 'unsafe-inline'; img-src data:" }), h("style", null, style));
-  page.body.append(copy);
-  const text = `<!doctype html>\n${new XMLSerializer().serializeToString(page.documentElement)}`;
+  const style = await (await fetch("/dashboard/static/style.css")).text(), written = (node) => new XMLSerializer().serializeToString(node);
+  const policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
+  const text = `<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="${policy}">${written(h("title", null, `Episode ${view.episode.episode_id}`))}<style>${style}</style></head><body>${written(copy)}</body></html>`;
   const link = h("a", { href: URL.createObjectURL(new Blob([text], { type: "text/html" })), download: `episode-${view.step}-${view.index}.html` });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);

@@ -3,6 +3,7 @@
 import { get, job, post } from "./api.js";
 import { canAct, h, progress, redraw, replace, scroll, state, toast } from "./dom.js";
 import { FINAL, ago, duration, number, whole, words } from "./format.js";
+import { seldom } from "./live.js";
 import { drawSlots } from "./slots.js";
 
 const REFRESH_MS = 3000;
@@ -93,8 +94,9 @@ export async function show(main) {
       h("thead", null, h("tr", null, ["", "Job", "State", "Progress", "Reward", "Time left", "Trains", "Changed"].map((name) => h("th", { scope: "col", class: ["Reward", "Time left"].includes(name) ? "number" : "" }, name)))),
       table)),
     more, slots);
+  const again = seldom(refresh, 0);
   await refresh();
-  setInterval(() => document.hidden || refresh(), REFRESH_MS);
+  setInterval(() => document.hidden || again(), REFRESH_MS);
 }
 
 const searchable = (one) => [one.name, one.job_id, one.kind, one.model, one.environment, one.state, ...one.labels.tags].join(" ").toLowerCase();

@@ -7,7 +7,7 @@ import { canAct, confirmed, fill, h, problem, progress, replace, scroll, state, 
 import { differences, flat } from "./differences.js";
 import { FINAL, clock, duration, money, number, percent, whole, words } from "./format.js";
 import { NAMES, STEPS, gantt } from "./gantt.js";
-import { follow } from "./live.js";
+import { follow, seldom } from "./live.js";
 import { ADVICE, ALWAYS, CHARTS, explained, namesOf } from "./metrics.js";
 import { steeringForm } from "./steering.js";
 
@@ -15,7 +15,10 @@ import { steeringForm } from "./steering.js";
 const seriesOf = (jobId, names) => job(jobId, `/series?${new URLSearchParams(names.map((name) => ["name", name]))}`);
 
 const ALARM_EPISODES = 6;
-const PRICED_MS = 5000; // The service knows the prices; a step's event does not.
+const STEPS_MS = 5000; // What a step changes but its event does not say is read so often.
+const SOON_MS = 1000;
+const RECENT = 500;
+const AT_ONCE = 100; // names in an address
 
 const ACTIONS = {
   pause: ["Pause", "It saves a checkpoint after its step and gives up its place; resume continues from there.", (job_) => !FINAL.has(job_.state) && job_.state !== "paused"],
@@ -68,8 +71,10 @@ export async function show(main, jobId) {
     }
   }
 
+  let drawnAlarms = null;
   async function drawAlarms() {
     const found = (await get(job(jobId, "/alarms"))).alarms;
+    if (drawnAlarms === (drawnAlarms = JSON.stringify(found))) return; // Its links keep the keyboard.
     const link = (alarm) => {
       if (!current.spec.environment || alarm.last_step <= 0) return null;
       const failed = alarm.name.startsWith("failed") ? "&failed=1" : "", named = alarm.episodes.slice(0, ALARM_EPISODES);
@@ -88,9 +93,22 @@ export async function show(main, jobId) {
   drawHeading();
   const listed = drawLists(lists, current, labels, (changed) => { labels = changed; drawHeading(); });
   series = await reading;
-  const charts = await drawCharts(jobId, series, (step) => current.spec.environment && location.assign(`${path}/episodes?from=${step}&to=${step}`));
+  const recent = []; // Events of steps: what was read may be older than they are.
+  const charts = makeCharts(jobId, (seq) => recent.filter((one) => one.seq > seq), (step) => current.spec.environment && location.assign(`${path}/episodes?from=${step}&to=${step}`));
+  let summed = 0; // The job's own step may be ahead of the events.
+  const sum = (body) => {
+    if (body.step > summed) for (const name of Object.keys(series.sums)) series.sums[name] += body[name] ?? 0; // else repeated
+    summed = Math.max(summed, body.step);
+  };
+  const take = (found) => {
+    series = found;
+    summed = found.newest_step;
+    charts.set(found);
+    for (const { body } of recent) sum(body);
+    drawHeading();
+  };
+  take(series);
   replace(curves, charts.element);
-  drawHeading();
   const drawPhases = async () => {
     const newest_ = Math.max(current.step, series.newest_step);
     replace(phases, newest_ ? gantt((await get(`${seriesOf(jobId, NAMES)}&first_step=${Math.max(0, newest_ - STEPS + 1)}`)).series) : null);
@@ -98,24 +116,39 @@ export async function show(main, jobId) {
   await Promise.all([drawAlarms(), drawPhases(), charts.evaluations(), listed]);
   if (location.hash === "#alarms") alarms.scrollIntoView();
   if (FINAL.has(current.state)) return;
-  let pricedAt = Date.now(), summed = series.newest_step; // the job's own step may be ahead of the events
-  const reload = async () => { pricedAt = Date.now(); current = await get(job(jobId)); drawHeading(); };
+  const reload = seldom(async () => {
+    const found = await get(job(jobId));
+    current = { ...found, step: Math.max(found.step, newest.step?.step ?? 0) };
+    drawHeading();
+  }, STEPS_MS);
+  const alarmed = seldom(drawAlarms, STEPS_MS), phased = seldom(drawPhases, STEPS_MS), evaluated = seldom(charts.evaluations, STEPS_MS);
+  const reread = seldom(async () => take(await get(seriesOf(jobId, ALWAYS))), STEPS_MS);
+  const saved = seldom(async () => (await listed)(), STEPS_MS);
   follow(jobId, series.last_seq, {
-    step(body) {
+    step(body, { seq }) {
       newest.step = body;
-      if (body.step > summed) for (const name of Object.keys(series.sums)) series.sums[name] += body[name] ?? 0; // else repeated
-      summed = Math.max(summed, body.step);
-      if (current.cost && Date.now() - pricedAt > PRICED_MS) reload();
+      recent.push({ seq, body });
+      if (recent.length > RECENT) recent.shift();
+      sum(body);
+      if (charts.append(body)) reread();
+      if (current.cost) reload(); // The service knows the prices.
       current = { ...current, step: body.step, used_seconds: (body.metrics["used/hours"] ?? 0) * 3600, used_tokens: body.metrics["used/tokens"] ?? current.used_tokens };
-      charts.append(body);
       drawHeading();
+      alarmed();
+      phased();
     },
-    state: reload, update: reload, warning: drawAlarms, evaluation: charts.evaluations,
-    checkpoint: async () => (await listed)(),
+    state(body) {
+      reload(0);
+      alarmed(FINAL.has(body.state) ? 0 : SOON_MS); // Its error is one.
+    },
+    update: () => reload(0), warning: () => alarmed(SOON_MS), checkpoint: () => saved(SOON_MS),
+    evaluation() {
+      evaluated(SOON_MS);
+      alarmed(SOON_MS);
+    },
   }, (status) => {
     live.className = `live ${status === "lost" ? "lost" : "quiet"}`;
     live.textContent = { live: "● live", lost: "○ connection lost, trying again", ended: "" }[status];
-    if (status === "lost") get(job(jobId)).catch(() => {}); // Leads to the login if the session has ended.
   });
 }
 
@@ -131,40 +164,57 @@ const used = (job_, sums) => [`${duration(job_.used_seconds)}, ${whole(job_.used
   sums.sampled_tokens === undefined ? null : h("div", { class: "quiet small" }, `${whole(sums.sampled_tokens)} sampled, ${whole(sums.trained_tokens)} trained`),
   sums.sampling_seconds === undefined ? null : h("div", { class: "quiet small" }, `engine busy ${duration(sums.sampling_seconds)}, learner ${duration(sums.learning_seconds)}`)];
 
-async function drawCharts(jobId, series, onpick) {
-  const byName = new Map(series.series.map((one) => [one.name, one]));
-  const element = h("section", { class: "charts", "aria-label": "Curves" });
-  const drawn = [], used = new Set();
-  for (const [title, explanation, patterns, options = {}] of CHARTS) {
-    const names = namesOf(patterns, series.names).filter((name) => byName.has(name));
-    if (!names.length && title !== "Reward") continue;
-    const chart = new Chart(title, explanation, { ...options, onpick });
-    names.forEach((name) => used.add(name));
-    chart.set(names.map((name) => ({ label: short(name, names), name, steps: [...byName.get(name).steps], values: [...byName.get(name).values] })));
-    drawn.push({ chart, names, options });
-    element.append(chart.element);
-  }
-  const others = series.names.filter((name) => !used.has(name) && !["time", "seconds_left", "policy_version", "steps"].includes(name));
-  const more = h("div", { class: "charts" });
-  const folded = h("details", { ontoggle: async () => {
-    if (more.children.length) return;
-    more.append(h("p", { class: "quiet" }, "Loading…"));
-    const found = (await get(seriesOf(jobId, others))).series;
-    more.replaceChildren();
-    for (const line of found) {
-      const name = line.name, chart = new Chart(name, explained(name));
-      chart.set([{ label: name, steps: [...line.steps], values: [...line.values] }]);
-      drawn.push({ chart, names: [name], options: {} });
-      more.append(chart.element);
+// Charts whose names may be there from the beginning, or come with a later step. `since` returns the events of steps
+// after one.
+function makeCharts(jobId, since, onpick) {
+  const drawn = CHARTS.map(([title, explanation, patterns, options = {}]) => ({ chart: new Chart(title, explanation, { ...options, onpick }), patterns, options, names: [] }));
+  const known = new Set(), others = new Set(), waiting = h("p", { class: "quiet", hidden: true }, "Loading…");
+  const summary = h("summary"), more = h("div", { class: "charts" }), left = h("p", { class: "quiet small" });
+  const folded = h("details", { ontoggle: () => folded.open && load(0) }, summary, left, waiting, more);
+  const load = seldom(async () => {
+    const wanted = [...others].filter((name) => !drawn.some((one) => one.names.includes(name)));
+    waiting.hidden = false;
+    for (let at = 0; at < wanted.length; at += AT_ONCE) {
+      const found = await get(seriesOf(jobId, wanted.slice(at, at + AT_ONCE)));
+      for (const line of found.series) {
+        const one = { chart: new Chart(line.name, explained(line.name)), options: {}, names: [line.name] };
+        one.chart.set([{ ...line, label: short(line.name, one.names) }]);
+        drawn.push(one);
+        more.append(one.chart.element);
+      }
+      for (const { body } of since(found.last_seq)) append(body);
     }
-  } }, h("summary", null, `All other metrics (${others.length})`), more);
+    waiting.hidden = true;
+  }, STEPS_MS);
+
+  // Whether it has a name that was not seen before.
+  function append(body) {
+    const values = figures(body), count = known.size;
+    for (const { chart, names, options } of drawn) for (const name of names) {
+      const value = values[name] ?? (options.stacked ? 0 : null);
+      if (value !== null) chart.append(short(name, names), body.step, value);
+    }
+    for (const name of Object.keys(values)) known.add(name);
+    return known.size > count;
+  }
 
   return {
-    element: h("div", null, element, others.length ? folded : null),
-    append(body) {
-      const values = { ...body, ...body.metrics };
-      for (const [reason, count] of Object.entries(body.stop_reasons)) values[`stop/${reason}`] = count;
-      for (const { chart, names } of drawn) for (const name of names) if (values[name] !== undefined && values[name] !== null) chart.append(short(name, names), body.step, values[name]);
+    element: h("div", null, h("section", { class: "charts", "aria-label": "Curves" }, drawn.map((one) => one.chart.element)), folded),
+    append,
+    set(series) {
+      const byName = new Map(series.series.map((one) => [one.name, one])), used = new Set(["time", "seconds_left", "policy_version", "steps"]);
+      for (const one of drawn.filter(({ patterns }) => patterns)) {
+        one.names = namesOf(one.patterns, series.names).filter((name) => byName.has(name));
+        one.names.forEach((name) => used.add(name));
+        one.chart.element.hidden = !one.names.length && !one.options.evaluations;
+        one.chart.set([...one.names.map((name) => ({ label: short(name, one.names), name, steps: [...byName.get(name).steps], values: [...byName.get(name).values] })), ...one.chart.lines.filter((line) => !line.name)]);
+      }
+      for (const name of series.names) { known.add(name); if (!used.has(name)) others.add(name); }
+      folded.hidden = !others.size;
+      summary.textContent = `All other metrics (${whole(others.size)})`;
+      left.textContent = series.left_out ? `${whole(series.left_out)} values of further names are not drawn: a run shows ${whole(series.names.length)} metrics. Its events have them all.` : "";
+      if (folded.open) load();
+      for (const { body } of since(series.last_seq)) append(body);
     },
     async evaluations() {
       const { evaluations } = await get(job(jobId, "/evaluations"));
@@ -177,6 +227,12 @@ async function drawCharts(jobId, series, onpick) {
       found?.chart.set([...found.chart.lines.filter((line) => line.name), ...lines]);
     },
   };
+}
+
+// A step's metrics by name, as the service names them.
+function figures({ step, steps, records, policy_version, metrics, stop_reasons, ...body }) {
+  const counts = Object.entries(stop_reasons).map(([reason, count]) => [`stop/${reason}`, count]);
+  return Object.fromEntries([...Object.entries(metrics), ...counts, ...Object.entries(body).filter(([, value]) => typeof value === "number")]);
 }
 
 // A metric's name without what all names of its chart begin with.

@@ -3,6 +3,7 @@
 import { get, part } from "./api.js";
 import { canAct, cells, h, problem, redraw, replace, table } from "./dom.js";
 import { ago, bytes, clock, duration, whole } from "./format.js";
+import { seldom } from "./live.js";
 
 const REFRESH_MS = 5000;
 const LINES = [50, 200, 1000, 2000];
@@ -21,7 +22,8 @@ export async function show(main) {
   };
   await refresh();
   replace(main, h("h1", null, "Service"), checks, workers, logs);
-  setInterval(() => document.hidden || refresh(), REFRESH_MS);
+  const again = seldom(refresh, 0);
+  setInterval(() => document.hidden || again(), REFRESH_MS);
   await drawLogs(logs);
 }
 

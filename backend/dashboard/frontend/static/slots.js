@@ -4,11 +4,12 @@ import { get } from "./api.js";
 import { cells, h, redraw, table } from "./dom.js";
 import { bytes, counted, number, whole } from "./format.js";
 
-const models = get("/v1/models"); // They change with the service's settings only.
+let models = null; // They change with the service's settings only.
 let drawn = "";
 
 export async function drawSlots(section, jobs, health) {
-  const [known, queue] = await Promise.all([models, get("/v1/queue")]);
+  const [known, queue] = await Promise.all([models ?? get("/v1/models"), get("/v1/queue")]);
+  models = known;
   const seen = JSON.stringify([queue, health.memory, jobs.map((one) => one.name)]);
   if (seen === drawn) return;
   drawn = seen;
