@@ -75,8 +75,9 @@ function between(scale, step) {
 }
 
 function evaluations(runs) {
-  const newest = (run, name) => run.evaluations.filter((one) => one.name === name && one.mean !== null).at(-1);
-  const names = [...new Set(runs.flatMap((run) => run.evaluations.map((one) => one.name)))];
+  const called = (one) => (one.agent ? `${one.name} (${one.agent})` : one.name); // in a game each policy has its own
+  const newest = (run, name) => run.evaluations.filter((one) => called(one) === name && one.mean !== null).at(-1);
+  const names = [...new Set(runs.flatMap((run) => run.evaluations.map(called)))];
   if (!names.length) return null;
   return h("section", { class: "panel" }, h("h2", null, "Newest evaluations"), names.map((name) => {
     const first = newest(runs[0], name);
