@@ -34,6 +34,8 @@ _SESSION = {
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
+    # Keepalives are not sent while an answer is on its way to a client that is gone.
+    "tcp_user_timeout": "10s",
     "lock_timeout": "15s",
     "idle_in_transaction_session_timeout": "60s",
 }
