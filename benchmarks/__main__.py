@@ -23,6 +23,7 @@ NAMES = (
     "data_containers",
     "run_lists",
     "scheduler_tick",
+    "dashboard",
     "coverage",
     "gateway_load",
     "recovery",

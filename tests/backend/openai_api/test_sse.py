@@ -211,7 +211,7 @@ def test_answers_immediate_errors_as_statuses():
         sent_by(attempt)
 
 
-def test_ends_work_that_has_not_begun_when_a_client_hangs_up():
+def test_ends_work_not_begun_when_a_client_hangs_up():
     ended = []
 
     async def attempt(_commented):
