@@ -21,8 +21,11 @@ def service():
         answers = service.pool.answers
 
         def without_structure(requests):
-            """Refuse structured output, as most engines do."""
-            refusals = {one.request_id: structure_refused(one, "scripted") for one in requests}
+            """Refuse structured output, as most engines do, but not of a job's policy."""
+            refusals = {
+                one.request_id: None if one.policy.startswith("job-") else structure_refused(one, "scripted")
+                for one in requests
+            }
             found = answers([one for one in requests if refusals[one.request_id] is None])
             return found + [failure(one, error) for one in requests if (error := refusals[one.request_id])]
 

@@ -6,10 +6,17 @@ Run by the interpreter that has the packages. Each check prints its name when it
 import asyncio
 import os
 import sys
+from functools import reduce
+from operator import add as joined
+
+from pydantic import BaseModel
 
 URL, KEY, TOOLS = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"], os.environ["TOOLS_MODEL"]
 MODEL = "nano"
 SAY = [{"role": "user", "content": "SAY hello there"}]
+SLOW_SEED = int(os.environ["SLOW_SEED"])
+"""The model is loaded while a request with this seed waits."""
+PAIR = 'SAY {"a": 1, "b": 2}'
 CALL = 'SAY <call>add {"a": 1, "b": 2}</call>'
 ADD = {
     "name": "add",
@@ -21,6 +28,13 @@ ADD = {
         "additionalProperties": False,
     },
 }
+
+
+class Pair(BaseModel):
+    """The structure of an answer. The engine of the model with tools can keep it, the other cannot."""
+
+    a: int
+    b: int
 
 
 def passed(what, is_right=True):
@@ -70,6 +84,8 @@ def official():
     passed("streamed tools", streamed.function.arguments == call.function.arguments)
     text = client.completions.create(model=MODEL, prompt="SAY hi<|im_end|>", logprobs=1, echo=True)
     passed("completions", text.choices[0].text.endswith("hi"))
+    pieces = client.completions.create(model=MODEL, prompt="SAY hi<|im_end|>", stream=True)
+    passed("streamed completions", "".join(piece.choices[0].text for piece in pieces) == "hi")
     passed("ids as a prompt", client.completions.create(model=MODEL, prompt=[5, 6], max_tokens=2).usage)
     response = client.responses.create(model=MODEL, input="SAY hello there", instructions="Be brief.")
     passed("responses", response.output_text == "hello there" and response.status == "completed")
@@ -77,6 +93,18 @@ def official():
         kinds = [event.type for event in helper]
         passed("responses stream", helper.get_final_response().output_text == "hello there")
     passed("events", kinds[0] == "response.created" and kinds[-1] == "response.completed")
+    asked = [{"role": "user", "content": PAIR}]
+    found = client.chat.completions.parse(model=TOOLS, messages=asked, response_format=Pair)
+    passed("structure of a chat", found.choices[0].message.parsed == Pair(a=1, b=2))
+    found = client.responses.parse(model=TOOLS, input=PAIR, text_format=Pair)
+    passed("structure of a response", found.output_parsed == Pair(a=1, b=2))
+    slow = {"model": MODEL, "messages": SAY, "stream": True, "seed": SLOW_SEED}
+    with client.chat.completions.with_streaming_response.create(**slow) as raw:
+        lines = list(raw.iter_lines())
+    passed("comments while a model is loaded", lines[0].startswith(": ") and "loaded" in lines[0])
+    pieces = client.chat.completions.create(**slow)
+    text = "".join(piece.choices[0].delta.content or "" for piece in pieces)
+    passed("stream that opens before its model is loaded", text == "hello there")
     for what, kind, ask in (
         ("unknown model", openai.NotFoundError, {"model": "gpt-9"}),
         ("penalty", openai.BadRequestError, {"presence_penalty": 0.5}),
@@ -110,6 +138,22 @@ def litellm():
         tools=[{"type": "function", "function": ADD}],
     )
     passed("tools", called.choices[0].message.tool_calls[0].function.name == "add")
+    streamed = litellm.completion(
+        **{**settings, "model": f"openai/{TOOLS}", "messages": [{"role": "user", "content": CALL}]},
+        tools=[{"type": "function", "function": ADD}],
+        stream=True,
+    )
+    whole = litellm.stream_chunk_builder(list(streamed)).choices[0].message
+    passed("streamed tools", whole.tool_calls[0].function == called.choices[0].message.tool_calls[0].function)
+    found = litellm.completion(
+        **{**settings, "model": f"openai/{TOOLS}", "messages": [{"role": "user", "content": PAIR}]},
+        response_format=Pair,
+    )
+    passed("structure", Pair.model_validate_json(found.choices[0].message.content) == Pair(a=1, b=2))
+    try:
+        litellm.completion(**settings, response_format=Pair)
+    except litellm.BadRequestError:
+        passed("structure that the engine cannot keep")
     try:
         litellm.completion(**{**settings, "messages": [{"role": "user", "content": "a" * 600}]})
     except litellm.ContextWindowExceededError:
@@ -142,6 +186,7 @@ def agents():
 
 
 def langchain():
+    import openai
     from langchain_core.tools import tool
     from langchain_openai import ChatOpenAI
 
@@ -156,6 +201,14 @@ def langchain():
 
     bound = ChatOpenAI(model=TOOLS, max_retries=0).bind_tools([add])
     passed("tools", bound.invoke(CALL).tool_calls[0]["args"] == {"a": 1, "b": 2})
+    whole = reduce(joined, bound.stream(CALL))
+    passed("streamed tools", whole.tool_calls[0]["args"] == {"a": 1, "b": 2})
+    structured = ChatOpenAI(model=TOOLS, max_retries=0).with_structured_output(Pair)
+    passed("structure", structured.invoke(PAIR) == Pair(a=1, b=2))
+    try:
+        model.with_structured_output(Pair).invoke(PAIR)
+    except openai.BadRequestError as error:
+        passed("structure that the engine cannot keep", error.param == "structured")
 
 
 if __name__ == "__main__":

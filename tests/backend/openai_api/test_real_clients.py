@@ -3,14 +3,18 @@
 `make test` has none of them; the other tests of this folder are its small counterpart.
 """
 
+import json
 import os
 import subprocess
+from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 import tinkergym as tg
 from tests.tinkergym.datasets.test_layouts import CALLING
+from tinkergym.errors import ServiceUnavailableError
 
 PYTHON = os.environ.get("TINKERGYM_CLIENTS_PYTHON", "")
 pytestmark = [
@@ -18,8 +22,11 @@ pytestmark = [
     pytest.mark.skipif(not PYTHON, reason="the clients are not installed: make test-all PARTS=clients"),
 ]
 
-CHECKS = {"official": 21, "litellm": 4, "agents": 6, "langchain": 3}
+CHECKS = {"official": 26, "litellm": 7, "agents": 6, "langchain": 6}
 """What each program checks."""
+
+SLOW_SEED = 7777
+"""The model is loaded while a request with this seed waits."""
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +40,24 @@ def with_tools(service):
         return job.id
 
 
+@pytest.fixture
+def loaded_late(service):
+    """Let a model be loaded for longer than a stream stays silent; a request is tried five times a second."""
+    stream, tries = service.pool.stream, count(1)
+
+    @asynccontextmanager
+    async def late(pool, path, body):
+        if json.loads(body)["requests"][0]["seed"] == SLOW_SEED and next(tries) % 30:
+            raise ServiceUnavailableError("the model is not loaded")
+        async with stream(pool, path, body) as answered:
+            yield answered
+
+    service.pool.stream = late
+    yield
+    del service.pool.stream
+
+
+@pytest.mark.usefixtures("loaded_late")
 @pytest.mark.parametrize("name", CHECKS)
 def test_serves_real_clients(service, with_tools, name, tmp_path):
     environment = {
@@ -40,6 +65,7 @@ def test_serves_real_clients(service, with_tools, name, tmp_path):
         "OPENAI_BASE_URL": f"{service.url}/openai/v1",
         "OPENAI_API_KEY": service.api_key,
         "TOOLS_MODEL": with_tools,
+        "SLOW_SEED": str(SLOW_SEED),
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "OPENAI_AGENTS_DISABLE_TRACING": "1",
         "LANGSMITH_TRACING": "false",
