@@ -166,7 +166,6 @@ def test_shows_the_only_tenant_and_asks_among_several(data_folder, tmp_path):
         with pytest.raises(InvalidRequestError) as refused:
             seen(data, tmp_path / f"wrong{number}", "/v1/jobs", tenant=wrong)
         assert refused.value.field == "tenant"
-        assert "ada, bob" in refused.value.hint
     _, (found,) = seen(data, tmp_path / "named", "/v1/jobs", tenant="bob")
     assert [one["job_id"] for one in found["jobs"]] == [bob]
     _, (own,) = data_folder(LOCAL_TENANT)
