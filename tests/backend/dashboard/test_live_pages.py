@@ -119,3 +119,19 @@ def test_exports_an_episode_with_its_folded_texts(chromium, gateway, client, spe
     assert "folded" not in alone.content()
     alone.close()
     assert seen.wrong == []
+
+
+def test_lets_the_service_search_and_sort_jobs(chromium, gateway, client, spec):
+    jobs = [client.post("/v1/jobs", json={**spec, "name": name}).json()["job_id"] for name in ("b", "a")]
+    seen = Seen(chromium, gateway, gateway.keys["ada"])
+    seen.open("", f"#open-{jobs[0]}")
+    with seen.page.expect_request("**/v1/jobs?*sort=name*state=queued*"):
+        seen.page.select_option("select", "name")
+        seen.page.click("button:text-is('Waiting')")
+    seen.page.wait_for_selector(f"tr:has(#open-{jobs[1]}) + tr:has(#open-{jobs[0]})")
+    seen.page.fill("#search", jobs[0])
+    seen.page.wait_for_selector(f"#open-{jobs[1]}", state="detached")
+    seen.open(f"/compare/{jobs[0]}", "h1")
+    seen.page.wait_for_selector(f"option[value={jobs[1]}]", state="attached")
+    assert seen.page.locator(f"option[value={jobs[0]}]").count() == 0
+    assert seen.wrong == []

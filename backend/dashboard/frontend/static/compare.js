@@ -7,6 +7,7 @@ import { differences } from "./differences.js";
 import { fill, h, problem, replace, scroll } from "./dom.js";
 import { number } from "./format.js";
 import { CHARTS, explained, namesOf } from "./metrics.js";
+import { runChoice } from "./run_choice.js";
 
 const MOST = 6;
 const AXES = { step: ["step", null], tokens: ["tokens used", "used/tokens"], time: ["hours with a place", "used/hours"] };
@@ -14,20 +15,24 @@ const AXES = { step: ["step", null], tokens: ["tokens used", "used/tokens"], tim
 export async function show(main, ids) {
   document.title = "Compare · tinkergym";
   const chosen = [...new Set(ids.filter(Boolean))].slice(0, MOST);
-  const { jobs } = await get("/v1/jobs?archived=true&limit=500");
+  const named = async (id) => {
+    const [one, labels] = await Promise.all([get(job(id)), get(job(id, "/labels"))]);
+    return labels.name || one.spec.name || id;
+  };
+  const names = new Map(await Promise.all(chosen.map(async (id) => [id, await named(id).catch(() => id)]))); // What is missing is told below.
   const address = (some) => `/dashboard/compare/${some.map(encodeURIComponent).join("/")}`;
-  const name = (id) => { const one = jobs.find((each) => each.job_id === id); return one?.name || id; };
+  const name = (id) => names.get(id);
   const chips = chosen.map((id) => h("span", { class: "tag" }, h("a", { href: `/dashboard/jobs/${encodeURIComponent(id)}` }, name(id)), " ",
     h("a", { href: address(chosen.filter((one) => one !== id)), "aria-label": `Remove ${name(id)}` }, "×")));
-  const add = h("select", { "aria-label": "Add a run", onchange: (event) => location.assign(address([...chosen, event.target.value])) },
-    h("option", { value: "" }, "Add a run…"), jobs.filter((one) => !chosen.includes(one.job_id)).map((one) => h("option", { value: one.job_id }, one.name ? `${one.name} (${one.job_id})` : one.job_id)));
+  const add = runChoice("Add a run", chosen, (id) => id && location.assign(address([...chosen, id])));
+  add.read();
   const box = h("div");
   const view = { axis: "step", smoothing: 0 };
   let runs = [];
   const draw = () => drawCharts(charts, runs, view);
   const charts = h("div", { class: "charts" });
   replace(main, h("h1", null, "Compare runs"),
-    h("div", { class: "toolbar" }, chips, chosen.length < MOST ? add : null,
+    h("div", { class: "toolbar" }, chips, chosen.length < MOST ? add.element : null,
       h("label", null, "by ", h("select", { onchange: (event) => { view.axis = event.target.value; draw(); } }, Object.entries(AXES).map(([key, [label]]) => h("option", { value: key }, label)))),
       h("label", null, "smooth ", h("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: 0, oninput: (event) => { view.smoothing = Number(event.target.value); draw(); } }))),
     box, charts);

@@ -2,50 +2,46 @@
 
 import { get, job, post } from "./api.js";
 import { canAct, h, progress, redraw, replace, scroll, state, toast } from "./dom.js";
-import { FINAL, ago, duration, number, whole, words } from "./format.js";
+import { FINAL, ago, counted, duration, number, whole, words } from "./format.js";
 import { seldom } from "./live.js";
 import { drawSlots } from "./slots.js";
 
 const REFRESH_MS = 3000;
 const PAGE = 200;
+const MOST_READ = 500; // And rows in the document.
+const TYPING_MS = 300;
 const GROUPS = {
-  all: ["All", () => true],
-  running: ["Running", (one) => ["starting", "running"].includes(one.state)],
-  waiting: ["Waiting", (one) => ["queued", "paused", "waiting_for_client"].includes(one.state)],
-  ended: ["Ended", (one) => FINAL.has(one.state)],
-  look: ["Need a look", (one) => one.state === "failed" || one.warnings.length > 0],
+  all: ["All", []],
+  running: ["Running", ["starting", "running"]],
+  waiting: ["Waiting", ["queued", "paused", "waiting_for_client"]],
+  ended: ["Ended", [...FINAL]],
+  look: ["Need a look", []], // The service knows no such state: of those that are read.
 };
 const SORTS = {
-  newest: ["newest first", (a, b) => b.created_at - a.created_at],
-  changed: ["latest change", (a, b) => b.updated_at - a.updated_at],
-  reward: ["highest reward", (a, b) => (b.reward_mean ?? -Infinity) - (a.reward_mean ?? -Infinity)],
-  left: ["least time left", (a, b) => (a.seconds_left ?? Infinity) - (b.seconds_left ?? Infinity)],
-  name: ["name", (a, b) => (a.name || a.job_id).localeCompare(b.name || b.job_id)],
+  newest: "newest first", changed: "latest change", reward: "highest reward", duration: "longest time with a place", progress: "most steps done", name: "name",
 };
 
 const view = { group: "all", sort: "newest", text: "", archived: false, chosen: new Set() };
 let jobs = [];
-let mayHaveMore = false;
+let limit = PAGE;
+let hasMore = false;
+const known = new Map(); // The queue names them, whatever is searched for.
 
 export async function show(main) {
   document.title = "Jobs · tinkergym";
   const banner = h("div");
   const count = h("span", { class: "quiet" });
   const table = h("tbody");
-  const more = h("button", { type: "button", hidden: true, onclick: loadOlder }, "Show older jobs");
+  const more = h("button", { type: "button", hidden: true, onclick: () => { limit = Math.min(MOST_READ, limit + PAGE); again(); } }, "Show more jobs");
   const compare = h("a", { class: "button", hidden: true }, "Compare");
   const slots = h("section", { class: "panel" });
 
   function draw() {
-    const words_ = view.text.toLowerCase().split(/\s+/).filter(Boolean);
-    const shown = jobs
-      .filter((one) => view.archived || !one.labels.archived)
-      .filter(GROUPS[view.group][1])
-      .filter((one) => words_.every((word) => searchable(one).includes(word)))
-      .sort(SORTS[view.sort][1]);
-    count.textContent = shown.length === jobs.length ? `${whole(jobs.length)} ${jobs.length === 1 ? "job" : "jobs"}` : `${whole(shown.length)} of ${whole(jobs.length)} jobs`;
-    redraw(table, shown.length ? shown.slice(0, 500).map((one) => row(one, draw)) : emptyRow());
-    more.hidden = !mayHaveMore;
+    const shown = jobs.filter((one) => (view.archived || !one.labels.archived) && (view.group !== "look" || one.state === "failed" || one.warnings.length > 0));
+    const of = view.sort === "newest" ? "newest" : "first in this order, of the 2,000 newest";
+    count.textContent = hasMore ? `${whole(shown.length)} of the ${whole(jobs.length)} ${of}; there are more${limit < MOST_READ ? "" : ", which a search finds"}` : counted(shown.length, "job");
+    redraw(table, shown.length ? shown.map((one) => row(one, draw)) : emptyRow());
+    more.hidden = !hasMore || limit >= MOST_READ;
     compare.hidden = view.chosen.size < 2;
     compare.textContent = `Compare ${view.chosen.size}`;
     compare.href = `/dashboard/compare/${[...view.chosen].map(encodeURIComponent).join("/")}`;
@@ -53,56 +49,49 @@ export async function show(main) {
 
   async function refresh() {
     try {
-      const page = (await get(`/v1/jobs?archived=true&limit=${PAGE}`)).jobs;
-      const last = page.at(-1);
-      const older = last ? jobs.filter((one) => one.created_at < last.created_at && !page.some((new_) => new_.job_id === one.job_id)) : [];
-      if (jobs.length <= page.length) mayHaveMore = page.length === PAGE;
-      jobs = [...page, ...older];
+      const query = new URLSearchParams({ archived: view.archived, search: view.text, sort: view.sort, limit });
+      for (const one of GROUPS[view.group][1]) query.append("state", one);
+      const found = await get(`/v1/jobs?${query}`);
+      jobs = found.jobs;
+      hasMore = found.has_older;
+      for (const one of jobs) known.set(one.job_id, one);
       const health_ = await get("/v1/health?sample=false");
       replace(banner, health(health_));
       draw();
-      await drawSlots(slots, jobs, health_);
+      await drawSlots(slots, [...known.values()], health_);
     } catch (error) {
       replace(banner, h("p", { class: "problem", role: "alert" }, `${error.message} `, error.hint ?? ""));
     }
   }
 
-  async function loadOlder() {
-    const page = (await get(`/v1/jobs?archived=true&limit=${PAGE}&before=${encodeURIComponent(jobs.at(-1).job_id)}`)).jobs;
-    jobs = [...jobs, ...page];
-    mayHaveMore = page.length === PAGE;
-    draw();
-  }
+  const again = seldom(refresh, TYPING_MS);
+  const change = (name, value) => { view[name] = value; limit = PAGE; again(); };
 
   replace(main,
     h("h1", null, "Jobs"), banner,
     h("div", { class: "toolbar", role: "search" },
       h("input", { id: "search", type: "search", placeholder: "Name, id, model, environment, tag", "aria-label": "Search jobs",
-        oninput: (event) => { view.text = event.target.value; draw(); } }),
+        maxlength: 200, oninput: (event) => change("text", event.target.value) }),
       h("div", { class: "chips", role: "group", "aria-label": "State" },
         Object.entries(GROUPS).map(([key, [label]]) => h("button", { type: "button", "aria-pressed": String(key === view.group),
           onclick: (event) => {
-            view.group = key;
             for (const one of event.target.parentNode.children) one.setAttribute("aria-pressed", String(one === event.target));
-            draw();
+            change("group", key);
           } }, label))),
-      h("label", null, "Sort by ", h("select", { onchange: (event) => { view.sort = event.target.value; draw(); } },
-        Object.entries(SORTS).map(([key, [label]]) => h("option", { value: key }, label)))),
-      h("label", null, h("input", { type: "checkbox", onchange: (event) => { view.archived = event.target.checked; draw(); } }), " archived"),
+      h("label", null, "Sort by ", h("select", { onchange: (event) => change("sort", event.target.value) },
+        Object.entries(SORTS).map(([key, label]) => h("option", { value: key }, label)))),
+      h("label", null, h("input", { type: "checkbox", onchange: (event) => change("archived", event.target.checked) }), " archived"),
       compare, count),
     scroll("Jobs", h("table", { class: "jobs" },
       h("thead", null, h("tr", null, ["", "Job", "State", "Progress", "Reward", "Time left", "Trains", "Changed"].map((name) => h("th", { scope: "col", class: ["Reward", "Time left"].includes(name) ? "number" : "" }, name)))),
       table)),
     more, slots);
-  const again = seldom(refresh, 0);
   await refresh();
   setInterval(() => document.hidden || again(), REFRESH_MS);
 }
 
-const searchable = (one) => [one.name, one.job_id, one.kind, one.model, one.environment, one.state, ...one.labels.tags].join(" ").toLowerCase();
-
 function emptyRow() {
-  const text = jobs.length
+  const text = jobs.length || view.text || view.group !== "all"
     ? "No job matches. Change the search or the state above."
     : "There are no jobs yet. Submit one with client.train(...) or tinkergym train, and it appears here.";
   return h("tr", null, h("td", { colspan: 8, class: "quiet empty" }, text));

@@ -3,12 +3,13 @@
 import { get, job, post } from "./api.js";
 import { Chart } from "./chart.js";
 import { checkpointTable } from "./checkpoints.js";
-import { canAct, confirmed, fill, h, problem, progress, replace, scroll, state, toast } from "./dom.js";
+import { canAct, confirmed, h, problem, progress, replace, scroll, state, toast } from "./dom.js";
 import { differences, flat } from "./differences.js";
 import { FINAL, clock, duration, money, number, percent, whole, words } from "./format.js";
 import { NAMES, STEPS, gantt } from "./gantt.js";
 import { follow, seldom } from "./live.js";
 import { ADVICE, ALWAYS, CHARTS, explained, namesOf } from "./metrics.js";
+import { runChoice } from "./run_choice.js";
 import { steeringForm } from "./steering.js";
 
 // Only what is drawn at once: a long run has a hundred metrics.
@@ -274,14 +275,10 @@ function settingsTable(current, changed) {
 
 // What differs from a run of choice; the list of runs is read when it is opened.
 function againstAnother(current) {
-  const place = h("div"), choice = h("select", { "aria-label": "Another run", onchange: () => draw().catch((error) => replace(place, problem(error))) });
-  const draw = async () => replace(place, choice.value ? differences([{ label: "this run", spec: current.spec }, { label: choice.selectedOptions[0].textContent, spec: (await get(job(choice.value))).spec }]) : null);
-  return h("details", { ontoggle: async () => {
-    if (choice.children.length) return;
-    fill(choice, h("option", { value: "" }, "Choose a run…"));
-    const { jobs } = await get("/v1/jobs?archived=true&limit=200");
-    fill(choice, jobs.filter((one) => one.job_id !== current.job_id).map((one) => h("option", { value: one.job_id }, one.name ? `${one.name} (${one.job_id})` : one.job_id)));
-  } }, h("summary", null, "What differs from another run"), choice, place);
+  const place = h("div");
+  const draw = async (id, label) => replace(place, id ? differences([{ label: "this run", spec: current.spec }, { label, spec: (await get(job(id))).spec }]) : null);
+  const { element, read } = runChoice("Another run", [current.job_id], (...chosen) => draw(...chosen).catch((error) => replace(place, problem(error))));
+  return h("details", { ontoggle: () => read() }, h("summary", null, "What differs from another run"), element, place);
 }
 
 function certificate(current) {
