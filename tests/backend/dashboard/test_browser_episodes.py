@@ -91,6 +91,41 @@ def run(gateway, client, spec):
     return job_id
 
 
+def test_filters_episodes_by_what_a_person_chooses(seen, run):
+    page, rows = seen.page, seen.page.locator(".virtual-row")
+
+    def shows(count):
+        page.wait_for_function(
+            "(many) => document.querySelectorAll('.virtual-row').length === many", arg=count
+        )
+
+    seen.open(f"/jobs/{run}/episodes?from=2&to=2", ".virtual-row")
+    shows(4)
+    page.get_by_label("Steps").fill("1")  # the link left it out
+    shows(8)
+    bars = page.locator(".bins button:enabled")
+    counted = 0
+    for at in range(bars.count()):
+        many = int(bars.nth(at).get_attribute("title").split()[0])
+        bars.nth(at).click()
+        shows(many)
+        page.click("text=all returns")
+        shows(8)
+        counted += many
+    assert counted == 8
+    page.get_by_role("textbox", name="Return").fill("0.6")
+    shows(3)
+    page.get_by_label("Ended by").select_option("turn_limit")
+    shows(1)
+    assert "+0.350" in rows.inner_text()
+    seen.open(f"/jobs/{run}/episodes", ".virtual-row")
+    page.fill("input[type=search]", "needle")
+    page.click("text=Search texts")
+    shows(1)
+    rows.locator("a").first.click()
+    page.wait_for_selector("h1:has-text('Episode 2:3')")
+
+
 def test_continues_an_episode_with_a_policy_and_by_hand(seen, run):
     page, wanted, answers = seen.page, [], []
 

@@ -21,7 +21,7 @@ export async function show(main, jobId) {
     failed: asked.get("failed") === "1", tools: asked.get("tools") === "1", task: asked.get("task") ?? "", seats: asked.get("seats") === "all", text: asked.get("text") ?? "", like: asked.get("like") ?? "",
   };
   const path = `/dashboard/jobs/${encodeURIComponent(jobId)}`;
-  let rows = [], shown = [], order = ["step", -1], reading = 0, drawn = -Infinity, asksForPaint = false;
+  let rows = [], shown = [], order = ["step", -1], reading = 0, bounds = [0, Infinity], drawn = -Infinity, asksForPaint = false;
   const painted = new Map(); // elements by their place
   const found = { stop_reason: new Set(), agent: new Set(), environment: new Set() };
   document.title = `Episodes of ${jobId} · tinkergym`;
@@ -53,7 +53,13 @@ export async function show(main, jobId) {
   function change(name, value) {
     filter[name] = value;
     remember();
-    draw();
+    const [first, last] = wantedSteps();
+    if (first < bounds[0] || last > bounds[1]) read(); // a link left those steps out
+    else draw();
+  }
+
+  function wantedSteps() {
+    return [Number(filter.from) || 0, filter.to === "" ? Infinity : Number(filter.to)];
   }
 
   function remember() {
@@ -64,6 +70,7 @@ export async function show(main, jobId) {
   async function read() {
     const mine = ++reading;
     rows = [];
+    bounds = wantedSteps();
     for (const one of Object.values(found)) one.clear();
     // Only what a link asks for: the failures of one step need not wait for all others.
     let before = filter.to === "" ? null : Number(filter.to) + 1, done = 0, total = null;
@@ -168,13 +175,20 @@ export async function show(main, jobId) {
     let low = Infinity, high = -Infinity;
     for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
     const width = (high - low) / BINS || 1, counts = new Array(high > low ? BINS : 1).fill(0);
-    for (const value of values) counts[Math.min(counts.length - 1, Math.floor((value - low) / width))] += 1;
+    const lows = counts.map(() => Infinity), highs = counts.map(() => -Infinity);
+    for (const value of values) {
+      const bin = Math.min(counts.length - 1, Math.floor((value - low) / width));
+      counts[bin] += 1;
+      if (value < lows[bin]) lows[bin] = value;
+      if (value > highs[bin]) highs[bin] = value;
+    }
     const most = Math.max(...counts);
     replace(chart, h("span", { class: "small quiet" }, number(low)), counts.map((count, bin) => {
-      const from = low + bin * width, to = bin === counts.length - 1 ? high : from + width;
-      const text = `${whole(count)} episodes with a return from ${number(from)} to ${number(to)}`;
+      const from = lows[bin], to = highs[bin]; // of what it counts: a bin's own bounds also hold what is counted next to it
+      const span = from === to ? `return ${number(from)}` : `return from ${number(from)} to ${number(to)}`;
+      const text = count ? `${whole(count)} ${count === 1 ? "episode" : "episodes"} with a ${span}` : "no episodes";
       return h("button", { type: "button", title: text, "aria-label": text, disabled: !count, vars: { "--height": `${count ? 4 + (66 * count) / most : 0}px` },
-        onclick: () => { filter.low = String(from); filter.high = String(to); remember(); draw(); replace(status, `return from ${number(from)} to ${number(to)} `, h("button", { type: "button", class: "plain", onclick: () => { filter.low = filter.high = ""; remember(); draw(); status.textContent = ""; } }, "all returns")); } });
+        onclick: () => { filter.low = String(from); filter.high = String(to); remember(); draw(); replace(status, `${span} `, h("button", { type: "button", class: "plain", onclick: () => { filter.low = filter.high = ""; remember(); draw(); status.textContent = ""; } }, "all returns")); } });
     }), h("span", { class: "small quiet" }, number(high)));
   }
 
