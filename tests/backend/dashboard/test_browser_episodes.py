@@ -126,6 +126,51 @@ def test_filters_episodes_by_what_a_person_chooses(seen, run):
     page.wait_for_selector("h1:has-text('Episode 2:3')")
 
 
+def test_colors_tokens_by_what_is_known_of_them(seen, run):
+    page, episode_id = seen.page, f"{run}:2:3"
+
+    def with_texts(route):
+        answer = route.fetch()
+        known = {
+            "texts": {"agent_0": {"segments": [["given", "sure", "odd"]]}},
+            "logprob_gaps": {"agent_0": [[0.05, -0.05]]},
+        }
+        route.fulfill(response=answer, json={**answer.json(), **known})
+
+    page.route(f"**/v1/jobs/{run}/episodes/*", with_texts)
+    scores = {
+        "request_id": "0 0",
+        "policy_version": 2,
+        "prompt_logprobs": [None, -0.1, -3.0],
+        "prompt_entropies": [None, 0.0, 3.0],
+    }
+    page.route("**/v1/sample", lambda route: route.fulfill(body=json.dumps(scores) + "\n"))
+    seen.open(f"/jobs/{run}/episodes/{episode_id}", ".token:has-text('odd')")
+
+    def colors(mode):
+        page.locator("select").first.select_option(mode)
+        tokens = [page.locator(f".tokens .token:has-text('{text}')") for text in ("given", "sure", "odd")]
+        return [one.evaluate("(span) => getComputedStyle(span).backgroundColor") for one in tokens]
+
+    given, sure, odd = colors("source")
+    assert sure == odd != given
+    assert len(set(colors("surprise"))) == 3
+    _, above, _ = colors("advantage")
+    _, gap_above, gap_below = colors("gap")
+    assert len({given, above, gap_above, gap_below}) == 4
+    _, unknown, also = colors("entropy")
+    assert unknown == also
+    page.click("button:has-text('Read the tokens again')")
+    page.wait_for_selector("text=read by the newest version")
+    _, closed, open_ = colors("entropy")
+    assert closed != open_
+    page.click(".tokens .token:has-text('odd')")
+    told = page.inner_text(".inspect")
+    parts = dict(one.rsplit(" ", 1) for one in told.split(", ") if " " in one)
+    assert ("id 3: " in told, float(parts["to its group"])) == (True, 0.35), told
+    assert (float(parts["gap"]), float(parts["entropy"])) == (-0.05, 3.0), told
+
+
 def test_continues_an_episode_with_a_policy_and_by_hand(seen, run):
     page, wanted, answers = seen.page, [], []
 
