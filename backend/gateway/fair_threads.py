@@ -27,6 +27,9 @@ from tinkergym.errors import ServiceUnavailableError
 Inputs = ParamSpec("Inputs")
 Value = TypeVar("Value")
 
+TOO_LONG = "took_too_long"
+"""The code of the error for a call that has begun and not returned in time."""
+
 _UNLIMITED = 2**15
 """The places count the threads; an executor wants a number."""
 _LARGE_BYTES = 1 << 16
@@ -103,7 +106,9 @@ class FairThreads:
             await over
         if not work.done():
             raise ServiceUnavailableError(
-                f"the service did not finish this within {self._seconds:g} s", hint="try again with less"
+                f"the service did not finish this within {self._seconds:g} s",
+                hint="try again with less",
+                code=TOO_LONG,
             )
         return work.result()
 

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from backend.admission.offered_models import require_offered
 from backend.gateway.dependencies import Tenant, body_of, describes, key_of
-from backend.gateway.fair_threads import FairRoute, FairThreads, in_turn
+from backend.gateway.fair_threads import TOO_LONG, FairRoute, FairThreads, in_turn
 from backend.gateway.slot_queue import SlotQueue
 from backend.gateway.visible import disk_trouble, shown_to
 from backend.gateway.wiring import GatewayParts, parts_of
@@ -79,10 +79,12 @@ async def health(request: Request, sample: bool = True) -> HealthView:
         if sample:
             await parts.pool_proofs.ask(await threads.run("", partial(_pools, parts)))
         return await threads.run("", partial(_health, parts, key_of(request)))
-    except ServiceUnavailableError:  # It did not end in time, and only one of its steps can take so long.
+    except ServiceUnavailableError as error:
+        if error.code != TOO_LONG:
+            raise
+        # Of what it reads, only the database, or the disk with its file, can take so long.
         hangs = "database" if database_file(parts.config.store_url) is None else "disk"
-        since = parts.missing.update([hangs], parts.clock())
-        return HealthView(status="degraded", version=__version__, waiting_for=[hangs], missing_since=since)
+        return HealthView(status="degraded", version=__version__, waiting_for=[hangs])
 
 
 def _pools(parts: GatewayParts) -> list[PoolRecord]:

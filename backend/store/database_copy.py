@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 from sqlalchemy import URL, inspect, make_url, text
 
@@ -51,23 +52,36 @@ def copy_file(path: Path, target: Path) -> None:
     # Made here, because SQLite's own file would be readable by others: it holds secrets and hashes of keys.
     os.close(os.open(target, os.O_RDWR | os.O_CREAT, 0o600))
     try:
-        with (
-            closing(sqlite3.connect(_unchanged(path), uri=True)) as source,
-            closing(sqlite3.connect(target)) as copy,
-        ):
-            source.backup(copy)
+        before = _state(path)
+        _copy(path, target, changes=before.has_log)
+        if not before.has_log and _state(path) != before:  # A service began to use it meanwhile.
+            _copy(path, target, changes=True)
     except sqlite3.Error as error:
         raise ConfigError(f"the database {path} cannot be read: {error}", field="database_url") from error
 
 
-def _unchanged(path: Path) -> str:
-    """Return how to open a SQLite database so that neither it nor what is next to it changes.
+class _State(NamedTuple):
+    """What tells whether a process uses a SQLite database."""
 
-    Usually the last to close it moves a log, which a killed service has left, into the database. Without a
-    log no process has it open; then it can also be on a disk that cannot be written.
+    has_log: bool
+    bytes: int
+    changed_ns: int
+
+
+def _state(path: Path) -> _State:
+    found = path.stat()
+    return _State(os.path.lexists(f"{path}-wal"), found.st_size, found.st_mtime_ns)
+
+
+def _copy(path: Path, target: Path, *, changes: bool) -> None:
+    """Copy a SQLite database so that neither it nor what is next to it changes.
+
+    Usually the last to close it moves a log, which a killed service has left, into the database. One that no
+    process changes can also be on a disk that cannot be written.
     """
-    is_open = os.path.lexists(f"{path}-wal")
-    return f"{path.absolute().as_uri()}?mode=ro{'' if is_open else '&immutable=1'}"
+    source_uri = f"{path.absolute().as_uri()}?mode=ro{'' if changes else '&immutable=1'}"
+    with closing(sqlite3.connect(source_uri, uri=True)) as source, closing(sqlite3.connect(target)) as copy:
+        source.backup(copy)
 
 
 def require_none(url: str) -> None:

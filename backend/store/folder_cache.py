@@ -63,7 +63,8 @@ class FolderCache:
         try:
             self._complete(entry, manifest, needed, download, where)
         except StorageFullError:
-            self._make_room(keep=entry, most_bytes=0)
+            with disk_answers(self._root):
+                self._make_room(keep=entry, most_bytes=0)
             try:
                 self._complete(entry, manifest, needed, download, where)
             except StorageFullError as error:
@@ -71,7 +72,8 @@ class FolderCache:
                     f"blob store unavailable: no space left on this node's disk for {self._root}",
                     hint="free space there; jobs wait and go on by themselves",
                 ) from error
-        self._make_room(keep=entry, most_bytes=self._most_bytes)
+        with disk_answers(self._root):
+            self._make_room(keep=entry, most_bytes=self._most_bytes)
         return entry
 
     def _complete(
@@ -151,17 +153,22 @@ class FolderCache:
     def _make_room(self, *, keep: Path, most_bytes: int) -> None:
         """Remove the folders that were not used for longest, until the rest has no more bytes."""
         found = []
-        for entry in self._root.iterdir():
+        for entry in self._root.iterdir() if self._root.is_dir() else ():
             with suppress(OSError):
                 if not entry.name.startswith(".") and entry != keep:
                     size = sum(file.stat().st_size for file in entry.iterdir())
                     found.append((entry.stat().st_mtime, size, entry))
-        left = most_bytes - sum(file.stat().st_size for file in keep.iterdir())
+        left = most_bytes - _bytes_in(keep)
         before = time.time() - self._rest_seconds
         for used_at, size, entry in sorted(found, reverse=True):
             left -= size
             if left < 0 and used_at <= before:
                 shutil.rmtree(entry, ignore_errors=True)
+
+
+def _bytes_in(folder: Path) -> int:
+    """Return the size of a folder's files; 0 if a full disk had no room for the folder itself."""
+    return sum(file.stat().st_size for file in folder.iterdir()) if folder.is_dir() else 0
 
 
 def _sha256(path: Path) -> str:

@@ -2,6 +2,7 @@ import time
 
 import pytest
 
+from backend.gateway.fair_threads import TOO_LONG
 from backend.store.service_parts import CLUSTER, pool_part
 from tinkergym.errors import ServiceUnavailableError
 
@@ -49,7 +50,7 @@ class Overdue:
     """The threads of a health whose database hangs, after their time."""
 
     async def run(self, *_):
-        raise ServiceUnavailableError("not within 10 s")
+        raise ServiceUnavailableError("not within 10 s", code=TOO_LONG)
 
 
 def test_names_what_hangs_instead_of_failing(gateway, client):

@@ -8,7 +8,7 @@ export class ApiError extends Error {
   }
 }
 
-const AGAIN_MS = 2000;
+const AGAIN_MS = 2000, TRIES = 4;
 let back = null;
 
 // Where the answer is a proxy's, there is no service behind it.
@@ -26,13 +26,15 @@ async function untilBack() {
   back = null;
 }
 
-// What only reads is asked again until there is an answer; what changes something may have arrived.
+// What only reads is asked again until there is an answer, or, where others are answered, a few times; what changes
+// something may have arrived.
 async function answered(method, path, body) {
   const headers = { Accept: "application/json" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const ask = () => fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) }).catch(() => null);
   let response = await ask();
-  while (!response || !answers(response)) {
+  for (let tries = 1; !response || !answers(response); tries += 1) {
+    if (tries > TRIES) throw new ApiError(response?.status ?? 0, { message: "The service does not answer this, though it answers others.", hint: "A proxy before it may give up too early. Load the page again." });
     if (method !== "GET") throw new ApiError(0, { message: "The service does not answer.", hint: "It may be restarting: look whether it was done before you try again." });
     await (back ??= untilBack());
     response = await ask();
@@ -48,12 +50,12 @@ async function answered(method, path, body) {
   return response;
 }
 
-async function call(method, path, body) {
+async function call(method, path, body, tries = 1) {
   try {
     return await (await answered(method, path, body)).json();
   } catch (error) {
     if (error instanceof ApiError) throw error;
-    if (method === "GET" && !(error instanceof SyntaxError)) return call(method, path); // It broke off.
+    if (method === "GET" && !(error instanceof SyntaxError) && tries < TRIES) return call(method, path, body, tries + 1); // It broke off.
     return null;
   }
 }

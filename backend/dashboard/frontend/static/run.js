@@ -175,15 +175,19 @@ function makeCharts(jobId, since, onpick) {
   const load = seldom(async () => {
     const wanted = [...others].filter((name) => !drawn.some((one) => one.names.includes(name)));
     waiting.hidden = false;
-    for (let at = 0; at < wanted.length; at += AT_ONCE) {
-      const found = await get(seriesOf(jobId, wanted.slice(at, at + AT_ONCE)));
-      for (const line of found.series) {
-        const one = { chart: new Chart(line.name, explained(line.name)), options: {}, names: [line.name] };
-        one.chart.set([{ ...line, label: short(line.name, one.names) }]);
-        drawn.push(one);
-        more.append(one.chart.element);
+    try {
+      for (let at = 0; at < wanted.length; at += AT_ONCE) {
+        const found = await get(seriesOf(jobId, wanted.slice(at, at + AT_ONCE)));
+        for (const line of found.series) {
+          const one = { chart: new Chart(line.name, explained(line.name)), options: {}, names: [line.name] };
+          one.chart.set([{ ...line, label: short(line.name, one.names) }]);
+          drawn.push(one);
+          more.append(one.chart.element);
+        }
+        for (const { body } of since(found.last_seq)) append(body);
       }
-      for (const { body } of since(found.last_seq)) append(body);
+    } catch (error) {
+      left.textContent = error.message;
     }
     waiting.hidden = true;
   }, STEPS_MS);
@@ -278,7 +282,7 @@ function againstAnother(current) {
   const place = h("div");
   const draw = async (id, label) => replace(place, id ? differences([{ label: "this run", spec: current.spec }, { label, spec: (await get(job(id))).spec }]) : null);
   const { element, read } = runChoice("Another run", [current.job_id], (...chosen) => draw(...chosen).catch((error) => replace(place, problem(error))));
-  return h("details", { ontoggle: () => read() }, h("summary", null, "What differs from another run"), element, place);
+  return h("details", { ontoggle: (event) => event.target.open && !place.children.length && read() }, h("summary", null, "What differs from another run"), element, place);
 }
 
 function certificate(current) {
