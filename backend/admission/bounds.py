@@ -48,7 +48,8 @@ def _have_room_together(spec: JobSpec, facts: Facts) -> Refusal | None:
     total = sum(needed.values())
     sizes = ", ".join(f"{name!r} {size / 1e9:.1f}" for name, size in needed.items())
     what = f"the job's base models need about {total / 1e9:.1f} GB together ({sizes}), but"
-    if placement.gpus != 0 and (config.ray.address or facts.gpus()):
+    # A cluster may have GPUs or not: there the worker refuses what its place turns out not to have.
+    if placement.gpus if config.ray.address else placement.gpus != 0 and facts.gpus():
         return Refusal(
             field,
             f"{what} the GPUs of a worker are planned for {model!r} alone",

@@ -110,4 +110,4 @@ def impossible_on(config: ServiceConfig, machines: Sequence[Machine]) -> dict[st
         )
         for one in (wish, full):
             found |= plan(machines, [one])
-    return {name: each.reason for name, each in found.items() if isinstance(each, NotPlaced)}
+    return {name: each.reason for name, each in found.items() if isinstance(each, NotPlaced) and each.forever}

@@ -168,9 +168,9 @@ class Placing:
         if seen != self._impossible_on:
             self._impossible, self._impossible_on, self._nodes_changed_at = {}, seen, now
             self._impossible_is_due = True
-        # Nodes of a cluster join one after the other, and others may give GPUs back.
+        # Nodes of a cluster join one after the other.
         settled = not self._nodes or now - self._nodes_changed_at >= _JOIN_SECONDS
-        if self._impossible_is_due and settled and not any(one.gpus_of_others for one in machines):
+        if self._impossible_is_due and settled:
             self._impossible, self._impossible_is_due = impossible_on(self._config, machines), False
         return self._impossible
 

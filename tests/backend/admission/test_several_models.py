@@ -50,16 +50,19 @@ def test_rejects_a_second_model_where_a_worker_serves_one_only(tmp_path, setting
 CLUSTER = {"address": "10.0.0.5:6379"}
 
 
-@pytest.mark.parametrize(("gpus", "settings"), [({"0": 24 * 10**9}, {}), ({}, {"ray": CLUSTER})])
+@pytest.mark.parametrize(
+    ("gpus", "settings"), [({"0": 24 * 10**9}, {}), ({}, {"ray": CLUSTER, "placement": {"gpus": 1}})]
+)
 def test_rejects_second_model_where_gpus_are_planned_for_one(tmp_path, gpus, settings):
     error = refused(tmp_path, job(), gpus=lambda: gpus, **settings)
     assert error.code == "several_models"
 
 
-def test_needs_memory_of_all_models_on_node_of_cluster(tmp_path):
-    on_cpus = {"ray": CLUSTER, "placement": {"gpus": 0}}
+@pytest.mark.parametrize("placement", [{}, {"gpus": 0}])
+def test_needs_memory_of_all_models_on_node_of_cluster(tmp_path, placement):
+    on_cpus = {"ray": CLUSTER, "placement": placement}
     assert refused(tmp_path, job(), **on_cpus).code == "models_too_large"
-    enough = {**on_cpus, "placement": {"gpus": 0, "memory_bytes": MUCH}}
+    enough = {**on_cpus, "placement": {**placement, "memory_bytes": MUCH}}
     admit(models_are_offered, job(), facts(ServiceConfig(data_dir=tmp_path, **enough), tenant=TENANT))
 
 
