@@ -142,6 +142,11 @@ class Pools:
         _remove_and_requeue(self._store, pool_id, reason)
         return pool
 
+    def give_up(self, pool_id: str) -> None:
+        """End a pool that never had a place; it has no row and no jobs, and is not reported as lost."""
+        self._workers.end_pool(pool_id)
+        self.remove(pool_id)
+
     def remove(self, pool_id: str) -> None:
         """Forget a pool whose end is recorded."""
         del self._by_id[pool_id]

@@ -129,10 +129,10 @@ class Scheduler:
         self._commits = self._store.commits()
         # Reported once. If the store could not record it, the next tick does.
         self._unnoted.extend(self._workers.changes())
-        self._unnoted.extend(self._never_placed())
         while self._unnoted:
             self._note(self._unnoted[0], now)
             self._unnoted.popleft()
+        self._give_up_unplaced(now)
         # Before the queue is read: the jobs that return to it here are placed in this tick.
         if not self._watch.patient(now):
             self._pools.end_silent(now)
@@ -159,21 +159,20 @@ class Scheduler:
         if rests:
             self._quiet_seconds = max(_QUIET_SECONDS, min(_RESTING_SECONDS, self._config.lease_seconds / 6))
 
-    def _never_placed(self) -> list[PoolEnded]:
-        """Return the pools that wait for nothing: this machine has no place for them, whatever ends here.
+    def _give_up_unplaced(self, now: float) -> None:
+        """End the pools that wait for nothing: this machine has no place for them, whatever ends here.
 
         In a cluster they wait on: a node may join, by an autoscaler or by hand.
         """
         waiting = {} if self._config.ray.address else self._workers.waiting()
         hint = "choose another model, or ask the operator: tinkergym plan shows what would fit"
-        return [
-            PoolEnded(
-                pool_id=pool_id,
-                error=InvalidRequestError(why.reason, hint=hint, field="model", code="no_place"),
-            )
-            for pool_id, why in waiting.items()
-            if why.forever
-        ]
+        models = self._pools.models
+        for pool_id, why in waiting.items():
+            if why.forever and pool_id in models:
+                error = InvalidRequestError(why.reason, hint=hint, field="model", code="no_place")
+                # First: if the store refuses a write, the pool still waits, and the next tick does it again.
+                self._starts.failed(models[pool_id], error, now)
+                self._pools.give_up(pool_id)
 
     def _note(self, change: Change, now: float) -> None:
         """Apply the consequences. Every write may fail, and then all of this is done again."""

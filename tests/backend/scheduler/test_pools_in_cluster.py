@@ -181,6 +181,17 @@ def test_ends_no_idle_pool_for_unwanted_model(nodes):
     assert list(nodes.workers.pools.values()) == ["one", "two", "three", "four"]
 
 
+def test_knows_impossible_models_though_others_hold_gpus(make_world):
+    placements = {"large": {"cpus": 9, "gpus": 0}, "waits": {"gpus": 2}}
+    models = {name: {"path": f"some/{name}", "placement": each} for name, each in placements.items()}
+    world = make_world(ray={"address": "10.0.0.5:6379"}, models=models)
+    shared = Machine(node_id="a", cpus=8, memory_bytes=64 * GB, gpus=(80 * GB,), gpus_of_others=1)
+    placing = PlacedWorkers(world, [shared]).placing
+    assert placing.impossible() == {}  # Other nodes may be about to join.
+    world.monotonic.now += 31.0
+    assert placing.impossible().keys() == {"large", "large|full"}
+
+
 def test_budgets_memory_for_each_node(world):
     world.workers.nodes = {"small": 2 * GB, "large": 64 * GB}
     world.workers.node_by_model = {"here": "small", "there": "large"}

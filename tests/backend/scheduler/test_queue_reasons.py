@@ -6,6 +6,7 @@ import pytest
 
 from backend.scheduler.process_runner import PoolEnded, Running
 from backend.scheduler.unplaced import NO_PLACE, Unplaced
+from backend.store.service_parts import lost_pools
 from tinkergym.schema.events import JobState
 
 
@@ -143,6 +144,7 @@ def test_ends_job_that_never_fits_unless_nodes_may_join(make_world, address):
     else:
         assert (job.state, job.error.code) == (JobState.FAILED, "no_place")
         assert pool_id not in world.workers.pools
+        assert not lost_pools(world.service.parts(world.clock.now))  # It never was there.
 
 
 def test_names_readers_job_that_holds_gpus(world):
