@@ -26,23 +26,25 @@ before several ranks have exchanged anything."""
 
 
 @dataclass(frozen=True, slots=True)
-class Thrift:
+class MemorySavings:
     """What a model does with less memory than would be good for its speed."""
 
     tokens: int
     """That a rank computes at a time."""
     sleeps: bool
     """Whether the engine sleeps while the model learns."""
-    merged: int
-    """Adapters with merged weights in an engine."""
+    merged: int | None
+    """Adapters with merged weights in an engine; None for the engine's own number."""
 
 
-def thrifts(wish: Wish, tensor_parallel: int) -> list[Thrift]:
+def savings_to_try(wish: Wish, tensor_parallel: int) -> list[MemorySavings]:
     """Return what to try, the fastest first."""
-    # Not into weights of few bits.
-    merges = _has_own_policies(wish, tensor_parallel) and wish.shape is not None and not wish.quantized
-    kept = MERGED_ADAPTERS if merges else MERGED_ADAPTERS[-1:]
-    return [Thrift(*each) for each in product(WORK_TOKENS, (False, True), kept)]
+    kept: tuple[int | None, ...] = (0,)  # Not into weights of few bits.
+    if wish.shape is None:
+        kept = (None,)
+    elif _has_own_policies(wish, tensor_parallel) and not wish.quantized:
+        kept = MERGED_ADAPTERS
+    return [MemorySavings(*each) for each in product(WORK_TOKENS, (False, True), kept)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +63,8 @@ class Layout:
     """How much of it is not its cache."""
     engine_asleep: int
     """What it keeps while it sleeps."""
-    merged: int
-    """Adapters with merged weights in it."""
+    merged: int | None
+    """Adapters with merged weights in it; None for its own number."""
 
     @property
     def shared_bytes(self) -> int:
@@ -92,14 +94,16 @@ class Layout:
         return self.engines * self.tensor_parallel + self.singles
 
 
-def layout_of(wish: Wish, *, gpus: int, tensor_parallel: int, thrift: Thrift, gpu_bytes: int) -> Layout:
+def layout_of(
+    wish: Wish, *, gpus: int, tensor_parallel: int, savings: MemorySavings, gpu_bytes: int
+) -> Layout:
     """Return the ranks and engines of a model on so many GPUs.
 
     Args:
         wish: The model.
         gpus: How many it has in all.
         tensor_parallel: GPUs of one engine.
-        thrift: How it saves memory.
+        savings: How it saves memory.
         gpu_bytes: The memory of the largest GPU.
     """
     own, together = wish.placement, wish.placement.together is not False
@@ -110,20 +114,20 @@ def layout_of(wish: Wish, *, gpus: int, tensor_parallel: int, thrift: Thrift, gp
         engines = own.engines or 1
         ranks = own.learner.ranks or max(1, gpus - engines * tensor_parallel)
     method, divided_by = _method_of(wish, ranks, gpu_bytes)
-    engine = engine_of(wish, tensor_parallel, method, thrift.merged)
+    engine = engine_of(wish, tensor_parallel, method, savings.merged or 0)
     least = max(1, int(wish.engine_share * gpu_bytes))
     return Layout(
         ranks=ranks,
         engines=engines,
         tensor_parallel=tensor_parallel,
         together=together,
-        sleeps=thrift.sleeps and together,
-        learner=learner_of(wish, method, divided_by, thrift.tokens),
+        sleeps=savings.sleeps and together,
+        learner=learner_of(wish, method, divided_by, savings.tokens),
         engine_weights=engine.weights,
         engine_asleep=engine_of(wish, 1, method).weights
         if _has_own_policies(wish, tensor_parallel)
         else CONTEXT_BYTES,
-        merged=thrift.merged,
+        merged=savings.merged,
         engine_bytes=max(engine.total, min(least, engine.weights + _most_cache(wish, engine))),
     )
 

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from backend.planning.gpu_layout import SMALL, Layout, Thrift, choose, choose_with, layout_of, thrifts
+from backend.planning.gpu_layout import (
+    SMALL,
+    Layout,
+    MemorySavings,
+    choose,
+    choose_with,
+    layout_of,
+    savings_to_try,
+)
 from backend.planning.machines import Machine, NodeRoom, NotPlaced, Placed, Rooms, Wish, rooms_of, take
 from backend.planning.memory_needs import divides_heads
 from backend.planning.plan_reasons import (
@@ -93,8 +101,8 @@ def _on_gpus(rooms: Sequence[NodeRoom], usable: Sequence[NodeRoom], wish: Wish) 
         return no_heads(wish)
     enough = [room for room in rooms if has_processors(room, wish)]
     for size in sizes:
-        for thrift in thrifts(wish, size):
-            for layout in _layouts(enough, wish, size, thrift):
+        for savings in savings_to_try(wish, size):
+            for layout in _layouts(enough, wish, size, savings):
                 if (chosen := choose(enough, layout)) is None:
                     continue
                 parts = gpu_parts(wish, layout, chosen, usable)
@@ -103,7 +111,7 @@ def _on_gpus(rooms: Sequence[NodeRoom], usable: Sequence[NodeRoom], wish: Wish) 
     # Last: a model without a wish for more GPUs stays where its pool's process could be.
     if (found := _with_nodes_for_ranks(rooms, enough, usable, wish, sizes)) is not None:
         return found
-    least = [_layouts(rooms, wish, size, thrifts(wish, size)[-1])[-1] for size in sizes]
+    least = [_layouts(rooms, wish, size, savings_to_try(wish, size)[-1])[-1] for size in sizes]
     if any(choose(rooms, layout) for layout in least):
         return no_processors(wish, rooms)
     return too_few_gpus(wish, rooms, least)
@@ -122,8 +130,8 @@ def _with_nodes_for_ranks(
     """
     if len(enough) == len(rooms):
         return None
-    for size, thrift in [(each, thrift) for each in sizes for thrift in thrifts(wish, each)]:
-        for layout in _layouts(enough, wish, size, thrift):
+    for size, savings in [(each, savings) for each in sizes for savings in savings_to_try(wish, each)]:
+        for layout in _layouts(enough, wish, size, savings):
             for first in enough:
                 others = [room for room in rooms if room is not first]
                 fewer = max(1, min(layout.engines, len(first.gpus) // size))
@@ -150,13 +158,13 @@ def _engine_sizes(rooms: Sequence[NodeRoom], wish: Wish) -> list[int]:
     ]
 
 
-def _layouts(rooms: Sequence[NodeRoom], wish: Wish, size: int, thrift: Thrift) -> list[Layout]:
+def _layouts(rooms: Sequence[NodeRoom], wish: Wish, size: int, savings: MemorySavings) -> list[Layout]:
     """Return the layouts to try, the one with most GPUs first."""
     own = wish.placement
     gpu_bytes = max((gpu for room in rooms for gpu in room.machine.gpus), default=0)
 
     def laid_out(gpus: int) -> Layout:
-        return layout_of(wish, gpus=gpus, tensor_parallel=size, thrift=thrift, gpu_bytes=gpu_bytes)
+        return layout_of(wish, gpus=gpus, tensor_parallel=size, savings=savings, gpu_bytes=gpu_bytes)
 
     if own.gpus:
         return [laid_out(own.gpus)]
