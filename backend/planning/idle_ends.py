@@ -11,9 +11,10 @@ from backend.planning.model_plan import plan
 def ends_for(
     machines: Sequence[Machine], wishes: Sequence[Wish], held: Sequence[Placed], idle: Sequence[str]
 ) -> list[str]:
-    """Return the fewest idle models that hold what the oldest wish lacks that can be helped so.
+    """Return the fewest idle models whose end makes room for the oldest waiting model that they can help.
 
-    An older wish that they cannot help keeps those on nodes that it could use: it may need them later.
+    An older one that they cannot help keeps those on nodes that it could use: it may need them later. Not if
+    it waits for GPUs of other programs, and would have no place even if no model were placed.
 
     Args:
         machines: The nodes that may be used.
@@ -31,7 +32,8 @@ def ends_for(
         elif not found.forever:
             if ends := _fewest(machines, wish, held, left):
                 return ends
-            left = [name for name in left if name not in dict(found.holders)]
+            if isinstance(plan(machines, [wish])[wish.name], Placed):
+                left = [name for name in left if name not in dict(found.holders)]
     return []
 
 

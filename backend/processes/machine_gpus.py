@@ -15,7 +15,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def machine_gpus(
-    environ: Mapping[str, str] = os.environ, ask: Callable[[], str] | None = None
+    environ: Mapping[str, str] = os.environ, ask: Callable[[], str | None] | None = None
 ) -> dict[str, int]:
     """Return the memory in bytes of each GPU, by what `CUDA_VISIBLE_DEVICES` calls it.
 
@@ -23,13 +23,23 @@ def machine_gpus(
 
     Args:
         environ: With `CUDA_VISIBLE_DEVICES`, only its GPUs, in its order.
-        ask: Returns nvidia-smi's answer.
+        ask: Returns nvidia-smi's answer; None if it failed.
     """
+    return known_gpus(environ, ask) or {}
+
+
+def known_gpus(
+    environ: Mapping[str, str] = os.environ, ask: Callable[[], str | None] | None = None
+) -> dict[str, int] | None:
+    """Return what `machine_gpus` does, but None if nvidia-smi failed: there may be GPUs."""
     if ask is None and not _torch_has_cuda():
         return {}
+    answer = (ask or _answer)()
+    if answer is None:
+        return None
     found: dict[str, int] = {}
     names: dict[str, str] = {}
-    for line in (ask or _answer)().splitlines():
+    for line in answer.splitlines():
         with suppress(ValueError):
             index, uuid, size = (word.strip() for word in line.split(","))
             found[index] = int(size) * _MIB
@@ -46,11 +56,14 @@ def machine_gpus(
     return visible
 
 
-def _answer() -> str:
-    with suppress(OSError, subprocess.TimeoutExpired):
+def _answer() -> str | None:
+    try:
         done = subprocess.run(_QUESTION, capture_output=True, text=True, timeout=_SECONDS, check=False)
-        return done.stdout if done.returncode == 0 else ""
-    return ""
+    except subprocess.TimeoutExpired:
+        return None
+    except OSError:  # There is no nvidia-smi, and no GPU.
+        return ""
+    return done.stdout if done.returncode == 0 else None
 
 
 def _torch_has_cuda() -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from backend.catalog.models import folder_at_hand, read_json, read_model_facts
@@ -23,13 +23,17 @@ _OWN_SHARE = 0.0001
 divide, and a model that does not fit is a matter of `pools_memory`."""
 
 
-def own_machine() -> Machine:
-    """Return this machine, without a cluster."""
+def own_machine(gpus: Mapping[str, int] | None = None) -> Machine:
+    """Return this machine, without a cluster.
+
+    Args:
+        gpus: The memory of its GPUs; by default what nvidia-smi says now.
+    """
     return Machine(
         node_id=OWN_MACHINE,
         cpus=float(os.cpu_count() or 1),
         memory_bytes=machine_bytes(),
-        gpus=tuple(machine_gpus().values()),
+        gpus=tuple((machine_gpus() if gpus is None else gpus).values()),
     )
 
 

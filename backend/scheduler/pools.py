@@ -217,7 +217,8 @@ class Pools:
         """End the idle pools that hold what another lacks which waits for a place."""
         if not any(why.may_change for why in self._workers.waiting().values()):
             return
-        idle = sorted((p for p in self._memory(now) if p.may_end), key=lambda pool: pool.idle_since or 0.0)
+        may_end = [pool for pool in self._memory(now) if pool.may_end]
+        idle = sorted(may_end, key=lambda pool: pool.idle_since or 0.0)
         for pool_id in self._workers.ends_for_room([pool.pool_id for pool in idle]):
             self._end(pool_id, "makes room for one that waits for a place")
 

@@ -1,4 +1,4 @@
-"""The memory of our processes, as they last said themselves. Nobody waits for an answer."""
+"""The memory of our processes, as they last said themselves. Asking does not wait for an answer."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ class RayWorkers:
         return any(map(self._is_news, list(self._resolved)))
 
     def _look(self) -> None:
-        """Notice what nobody reports. Before each tick and in it: a busy store's ticks come unasked."""
+        """Notice what is not reported. Before each tick and in it: a busy store's ticks come unasked."""
         self._start_pools()  # Nodes come and go, and Ray gives places, without any commit.
         self._ask_about_env_workers()
 

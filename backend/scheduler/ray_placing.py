@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.config import ServiceConfig
@@ -16,7 +16,7 @@ from backend.planning.idle_ends import ends_for
 from backend.planning.machines import Machine, NotPlaced, Part, Placed, Wish
 from backend.planning.model_plan import plan
 from backend.planning.pool_place import PoolPlace
-from backend.processes.machine_gpus import machine_gpus
+from backend.processes.machine_gpus import known_gpus
 from backend.scheduler.model_wishes import impossible_on, own_machine, wish_of
 from backend.scheduler.ray_groups import PoolGroups, one_of
 from backend.scheduler.ray_nodes import Nodes
@@ -30,6 +30,9 @@ _PLAN_SECONDS = 10.0
 """A place that Ray has not given after this long is planned anew."""
 _JOIN_SECONDS = 30.0
 """After the last change of a cluster's nodes, no model is called impossible for this long."""
+
+_READ_SECONDS = 30.0
+"""How often our own machine's GPUs are read while there are none: nvidia-smi may take long to fail."""
 
 
 @dataclass(slots=True)
@@ -54,6 +57,7 @@ class Placing:
         *,
         nodes: Nodes | None = None,
         groups: PoolGroups | None = None,
+        gpus: Callable[[], dict[str, int] | None] = known_gpus,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Know no pool yet.
@@ -63,13 +67,17 @@ class Placing:
             environment: The variables of processes on a cluster's nodes.
             nodes: The cluster's nodes; the default asks Ray, if there is a cluster.
             groups: The resources of pools; the default asks Ray.
+            gpus: Returns the memory of our own machine's GPUs by name; None if that is not known now.
             monotonic: Monotonic seconds.
         """
         self._config, self._monotonic = config, monotonic
         own = Nodes(environment, config.gpu_bytes) if config.ray.address else None
         self._nodes = nodes if nodes is not None else own
-        self._own = [own_machine()] if self._nodes is None else []
-        self._own_gpus = list(machine_gpus()) if self._nodes is None else []
+        self._read_gpus, self._read_at = gpus, 0.0
+        self._own_gpus: dict[str, int] | None = {}
+        self._own: list[Machine] = []
+        if self._nodes is None:
+            self._read_own()
         self._groups = groups or PoolGroups()
         self._wanted: dict[str, Wanted] = {}
         self._placed: dict[str, Placed] = {}
@@ -141,7 +149,7 @@ class Placing:
         return PoolPlace.of(placed, names=self._gpu_names, sizes=sizes)
 
     def _gpu_names(self, part: Part) -> list[str]:
-        names = self._own_gpus if self._nodes is None else self._nodes.gpu_names(part.node_id)
+        names = list(self._own_gpus or ()) if self._nodes is None else self._nodes.gpu_names(part.node_id)
         return [names[gpu] for gpu in part.gpus]
 
     def waiting(self) -> dict[str, Unplaced]:
@@ -170,7 +178,7 @@ class Placing:
             self._impossible_is_due = True
         # Nodes of a cluster join one after the other.
         settled = not self._nodes or now - self._nodes_changed_at >= _JOIN_SECONDS
-        if self._impossible_is_due and settled:
+        if self._impossible_is_due and settled and self._own_gpus is not None:
             self._impossible, self._impossible_is_due = impossible_on(self._config, machines), False
         return self._impossible
 
@@ -192,6 +200,7 @@ class Placing:
 
     def _plan(self) -> None:
         """Ask Ray for what the plan says, and note why the others wait."""
+        self._look_for_own_gpus()
         machines = self.machines
         seen = _seen(machines)
         now, changed = self._monotonic(), seen != self._nodes_seen
@@ -207,12 +216,28 @@ class Placing:
         for pool_id, found in plan(machines, wishes, self._taken()).items():
             pool = self._wanted[pool_id]
             if isinstance(found, NotPlaced):
-                pool.reason = why_unplaced(found, nodes=machines, refusals=refusals)
+                known = self._own_gpus is not None or not pool.wish.placement.gpus
+                why = replace(found, forever=found.forever and known)
+                pool.reason = why_unplaced(why, nodes=machines, refusals=refusals)
                 continue
-            why = why_unplaced(None, nodes=machines, refusals=refusals)
-            pool.reason = why if pool_id in not_given else None
+            not_yet = why_unplaced(None, nodes=machines, refusals=refusals)
+            pool.reason = not_yet if pool_id in not_given else None
             pool.placed, pool.asked_at = found, now
             self._groups.reserve(pool_id, found, on_nodes=self._nodes is not None)
+
+    def _look_for_own_gpus(self) -> None:
+        """Read our own machine's GPUs again while a model waits for one and none is known."""
+        lacks = self._nodes is None and not self._own_gpus
+        if (
+            lacks
+            and self._monotonic() - self._read_at >= _READ_SECONDS
+            and any(pool.wish.placement.gpus for pool in self._wanted.values())
+        ):
+            self._read_own()
+
+    def _read_own(self) -> None:
+        self._own_gpus, self._read_at = self._read_gpus(), self._monotonic()
+        self._own = [own_machine(self._own_gpus or {})]
 
 
 def _seen(machines: Collection[Machine]) -> frozenset[tuple[str, int, int]]:

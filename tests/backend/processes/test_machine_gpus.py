@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend.processes.machine_gpus import machine_gpus
+from backend.processes.machine_gpus import known_gpus, machine_gpus
 
 TWO = "0, GPU-aaa, 81559\n1, GPU-bbb, 24576\n"
 
@@ -26,3 +26,9 @@ def test_sees_gpus_that_this_process_may_use(visible, expected):
 def test_sees_none_where_nothing_answers():
     assert machine_gpus({}, lambda: "") == {}
     assert machine_gpus({}, lambda: "NVIDIA-SMI has failed") == {}
+    assert machine_gpus({}, lambda: None) == {}
+
+
+def test_tells_a_failed_answer_from_no_gpus():
+    assert known_gpus({}, lambda: None) is None
+    assert known_gpus({}, lambda: "") == {}
