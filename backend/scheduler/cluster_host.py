@@ -5,6 +5,7 @@ While there is no cluster, jobs return to the queue when their leases expire, an
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -49,8 +50,6 @@ def run_in_cluster(config: ServiceConfig, store: Store, stop: threading.Event) -
     os.environ.update(set_token(config))
     _end_on_signals(stop)
     service = store.service()
-    # A gateway may come later, and a database without a tenant has no identity.
-    store.keys.ensure_tenant(LOCAL_TENANT)
     lock = service.scheduler_lock()
     # The claim first: of several hosts only one connects to the cluster and writes to the queue.
     while not (lock.held() and _joined(config, store)):
@@ -81,13 +80,16 @@ def _end_on_signals(stop: threading.Event) -> None:
 
 def _joined(config: ServiceConfig, store: Store) -> bool:
     try:
+        # A gateway may come later, and a database without a tenant has no identity.
+        store.keys.ensure_tenant(LOCAL_TENANT)
         namespace = namespace_of(store)
         address = bootstrap_address(config.ray.address)
         require_open(address)  # Cheap, for as long as there is no cluster.
         require_cluster(config)
     except TinkerGymError as error:
         _log.warning("%s", error)
-        _wait_in_the_store(store.service(), error.message)
+        with contextlib.suppress(TinkerGymError):  # The database may be what is away.
+            _wait_in_the_store(store.service(), error.message)
         return False
     ray_start.join_cluster(address, namespace)
     return True
