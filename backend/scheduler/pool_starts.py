@@ -20,6 +20,8 @@ from tinkergym.schema.events import ErrorView, JobState
 
 _REFUSED_AGAIN_SECONDS = 20.0
 """Interval between notes that a model which is only sampled has no room."""
+_PASSED_SECONDS = 60.0
+"""How long, at least, small models pass one that waits for memory."""
 _LONGEST_PAUSE_SECONDS = 60.0
 """Interval between attempts to start a pool that refuses to."""
 
@@ -29,6 +31,7 @@ class PoolStarts:
 
     Models that wait for memory are tried in order. A small one passes a large one if it fits into what is
     free, but idle pools end only for the first that waits, which would else never have all the room it needs.
+    None passes one that has waited for longer than idle pools stay, and than a minute.
     After a failed start the model pauses; a start that succeeds clears all that was noted about it.
     """
 
@@ -38,6 +41,8 @@ class PoolStarts:
         """Pools of each model that died in a row before they were ready."""
         self.without_room: dict[str, float] = {}
         """Models that wait for memory, and when this was last noted for sampling clients."""
+        self._waits_since: dict[str, float] = {}
+        self._passed_seconds = max(_PASSED_SECONDS, config.pool_idle_seconds)
         self._not_before: dict[str, float] = {}
         self._impossible: dict[str, float] = {}
         """Models that have no place, and when this was last noted."""
@@ -76,12 +81,18 @@ class PoolStarts:
             preloaded = model in self._config.preload
             # The operator asked for preloaded models, so an estimate does not keep them from starting; if all
             # then use too much memory, idle pools of other models end.
-            if preloaded or self._pools.make_room([model], now, may_end=not self.without_room):
+            if preloaded or (
+                not self._keeps_all_waiting(now)
+                and self._pools.make_room([model], now, may_end=not self.without_room)
+            ):
                 if model in waited:
                     self._store.forget_refusal(model)
                 self._pools.start(model, now)
             else:
+                self._waits_since.setdefault(model, now)
                 self.without_room[model] = self._note_no_room(model, waited.get(model, 0.0), now)
+        for model in self._waits_since.keys() - self.without_room.keys():
+            del self._waits_since[model]
 
     def note_impossible(self, found: Mapping[str, str], now: float) -> None:
         """Let the gateway refuse jobs on models that have no place on the present nodes.
@@ -135,7 +146,11 @@ class PoolStarts:
     def clock_set_back(self) -> None:
         """Forget times of the old clock, which are in the future."""
         self._not_before.clear()
+        self._waits_since.clear()
         self._impossible = dict.fromkeys(self._impossible, 0.0)
+
+    def _keeps_all_waiting(self, now: float) -> bool:
+        return any(now - self._waits_since[model] > self._passed_seconds for model in self.without_room)
 
     def _refuse(self, model: str, error: TinkerGymError | None, now: float) -> None:
         reason = error or InternalServiceError(

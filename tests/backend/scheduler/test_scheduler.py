@@ -622,6 +622,23 @@ def test_lets_small_model_that_fits_pass_a_waiting_large_one(small):
     assert loaded(small) == ["small", large]
 
 
+def test_lets_no_model_pass_one_that_waited_a_minute(make_world):
+    world = make_world(preload=[], pools_memory=0.3, lease_seconds=1000.0, pool_idle_seconds=60.0)
+    jobs = {model: world.submit(model=model) for model in "ab"}
+    for model, job_id in jobs.items():
+        world.acquire(job_id, world.pool(model))
+    large = make_weights(world, "large", gigabytes=1)  # It takes two.
+    world.submit(model=large)
+    world.pass_time(62)
+    world.submit(model="small")
+    world.scheduler.tick()
+    assert loaded(world) == ["a", "b"]
+    world.store.tenant("ada").request_cancel(jobs["a"])
+    world.service.requeue_jobs_of(next(iter(world.workers.pools)), "")  # One that is to be cancelled ends.
+    world.pass_time(5)
+    assert loaded(world) == ["b", large]
+
+
 def test_keeps_idle_models_for_the_one_that_waits_longest(small):
     wanting(small, "a", "b", "c")
     small.pass_time(62)
