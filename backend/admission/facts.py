@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,8 @@ from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.refusals import Refusal
 from tinkergym.schema.views import ModelView, RendererBundle
+
+_machine_gpus = cache(machine_gpus)
 
 
 class ModelCatalog(Protocol):
@@ -117,8 +120,8 @@ class Facts:
     job_check: JobCheck
     memory: Callable[[], int] = machine_bytes
     """Returns this machine's memory in bytes."""
-    gpus: Callable[[], Mapping[str, int]] = machine_gpus
-    """Returns this machine's GPUs and their memory."""
+    gpus: Callable[[], Mapping[str, int]] = _machine_gpus
+    """Returns this machine's GPUs and their memory; nvidia-smi is asked once."""
     refusals: Callable[[], Mapping[str, ErrorView]] = dict
     """Returns why models cannot be started, as the scheduler found a moment ago."""
     packs: dict[str, str] = field(default_factory=dict)
