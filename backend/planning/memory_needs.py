@@ -21,9 +21,9 @@ ADAPTER_RANK = 16
 """The rank of the adapters that are planned for."""
 ADAPTERS = 4
 """How many of them a learner and an engine hold at a time; one policy of all parameters counts as much."""
-MERGED_ADAPTERS = (1, 0)
-"""Adapters with merged weights in an engine on a GPU, each a copy of all linear layers: one where it fits.
-Without, an adapter's products are added layer by layer."""
+MERGED_ADAPTERS = (2, 1, 0)
+"""Adapters with merged weights in an engine on a GPU, each a copy of all linear layers: two where they fit,
+as in a game of two policies. Without, an adapter's products are added layer by layer."""
 WORK_TOKENS = (16_384, 4096)
 """Tokens for which a learner's memory is planned: as many as fill a GPU, or where that is too much, fewer."""
 CACHE_TOKENS = 32_768

@@ -120,6 +120,14 @@ def test_uses_nodes_for_ranks_alone_where_pool_has_no_room():
     assert shown(plan(nodes, [wish("7B", cpus=14.0, cpu_wish=14.0)])["7B"]) == "r8 e8t1 b8"
 
 
+def test_plans_merged_adapters_where_the_model_is_known():
+    known = [wish("0.5B"), replace(wish("0.5B", "few bits"), quantized="nf4")]
+    wishes = [*known, replace(wish("0.5B", "unknown"), shape=None)]
+    found = {one.name: plan(machines("a:1x80"), [one])[one.name].of("engine")[0] for one in wishes}
+    merged = {name: engine.merged_adapters for name, engine in found.items()}
+    assert merged == {"0.5B": 2, "few bits": 0, "unknown": None}
+
+
 CLUSTERS = st.lists(
     st.tuples(st.integers(0, 4), st.sampled_from([24, 80, 141]), st.integers(2, 40)), min_size=1, max_size=3
 )
