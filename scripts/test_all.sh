@@ -14,8 +14,8 @@ least() {
     case $1 in
     alfworld) echo 300 ;; # to install it compiles two packages
     vllm) echo 420 ;;
-    recipes | marked | clients | deploy) echo 240 ;;
-    trackers | quantized | s3 | verifiers) echo 120 ;;
+    recipes | marked | clients | deploy | s3) echo 240 ;;
+    trackers | quantized | verifiers) echo 120 ;;
     openenv) echo 60 ;;
     *) echo "test-all: there is no part $1, only: ${parts[*]}" >&2; return 2 ;;
     esac

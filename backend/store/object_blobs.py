@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import functools
 import os
@@ -22,23 +21,34 @@ from tinkergym.errors import MissingExtraError, StorageFullError, TinkerGymError
 _PART_BYTES = 16 * 2**20
 """Of a streamed upload or download; s3fs holds a few of them in memory."""
 
-_OF_UNKNOWN_SIZE = 10.0
+_OF_UNKNOWN_SIZE = 30.0
 """So many times longer may it take to read a blob whose size would cost another call."""
+_OF_MANY = 3.0
+"""So many times longer may it take to list or delete a folder."""
 
 # No listing is cached, as other processes write as well. Limits are short and retries few: a job that waits
 # for the store says so to its tenant, and tries again by itself.
 _S3 = {
     "use_listings_cache": False,
-    "config_kwargs": {"connect_timeout": 5, "read_timeout": 30, "retries": {"max_attempts": 2}},
+    "config_kwargs": {"connect_timeout": 5, "read_timeout": 15, "retries": {"total_max_attempts": 2}},
 }
-_FULL = ("QuotaExceeded", "StorageFull", "InsufficientStorage", "XAmzStorageFull", "507")
+_S3_TRIES = 2
+"""Of s3fs, around the attempts above; a download goes on where it broke off."""
+_FULL = (
+    "QuotaExceeded",
+    "StorageFull",
+    "InsufficientStorage",
+    "XAmzStorageFull",
+    "XMinioAdminBucketQuotaExceeded",
+    "507",
+)
 """Codes with which S3 servers say that a bucket or its disk is full."""
 
 
 class ObjectBlobs:
     """Blobs below a URL. Folders are read through a cache of this node."""
 
-    def __init__(self, url: str, cache: FolderCache, *, answer_seconds: float = 30.0) -> None:
+    def __init__(self, url: str, cache: FolderCache, *, answer_seconds: float = 10.0) -> None:
         """Use the store at `url`; nothing is sent yet.
 
         Args:
@@ -110,7 +120,7 @@ class ObjectBlobs:
         """See `Blobs`."""
         top = self._path(key)
         with self._answers(key):
-            found = self._fs.find(top, detail=True, **self._within())
+            found = self._fs.find(top, detail=True, **self._within(times=_OF_MANY))
         return [
             BlobInfo(key=path.removeprefix(top).lstrip("/"), bytes=info["size"], written_at=_written_at(info))
             for path, info in sorted(found.items())
@@ -121,7 +131,7 @@ class ObjectBlobs:
         """See `Blobs`."""
         try:
             with self._answers(key):
-                found = self._fs.ls(self._path(key), detail=True, **self._within())
+                found = self._fs.ls(self._path(key), detail=True, **self._within(times=_OF_MANY))
         except BlobMissingError:
             return []
         return sorted(entry["name"].rpartition("/")[2] for entry in found if entry["type"] == "directory")
@@ -130,9 +140,10 @@ class ObjectBlobs:
         """See `Blobs`."""
         top = self._path(key)
         with suppress(BlobMissingError), self._answers(key):
-            found = self._fs.find(top, detail=True, withdirs=True, **self._within())
+            limit = self._within(times=_OF_MANY)
+            found = self._fs.find(top, detail=True, withdirs=True, **limit)
             if found:  # By name, because with `recursive` the file system would list once more.
-                self._fs.rm(sorted({top, *found}), **self._within())
+                self._fs.rm(sorted({top, *found}), **limit)
             return sum(info["size"] for info in found.values() if info["type"] == "file")
         return 0
 
@@ -201,8 +212,8 @@ class ObjectBlobs:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: Exception) -> BlobsUnavailableError:
-        silent = isinstance(error, TimeoutError | asyncio.TimeoutError)
-        what = "does not answer" if silent else f"answers {type(error).__name__}: {error}"
+        name = type(error).__name__  # fsspec's, botocore's or Python's
+        what = "does not answer" if "Timeout" in name else f"fails with {name}: {error}"
         return BlobsUnavailableError(
             f"blob store unavailable: {self._url} {what}",
             hint="check the network, the bucket and the credentials; jobs wait and go on by themselves",
@@ -229,7 +240,10 @@ def _file_system(url: str) -> Any:
 def _opened(protocol: str, _process_id: int) -> Any:
     # By process as well, since a forked one must not use its parent's connections.
     # fsspec keeps one per thread, each with connections of its own.
-    return fsspec.filesystem(protocol, skip_instance_cache=True, **(_S3 if protocol == "s3" else {}))
+    opened = fsspec.filesystem(protocol, skip_instance_cache=True, **(_S3 if protocol == "s3" else {}))
+    if protocol == "s3":
+        opened.retries = _S3_TRIES
+    return opened
 
 
 def _says_full(error: BaseException | None) -> bool:

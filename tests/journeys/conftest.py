@@ -7,10 +7,13 @@ import sys
 import pytest
 
 import tinkergym as tg
+from tests.backend.s3_server import s3_server
 from tests.environment_server import environment_server
 from tests.journeys import packs
 from tests.tinkergym.rubrics.test_llm_judge import Judge
 from tinkergym.cli.local_service import local_service
+
+__all__ = ["s3_server"]
 
 
 @pytest.fixture(scope="package")

@@ -50,8 +50,8 @@ def test_begins_with_another_part_at_each_commit(run_all):
 def test_says_what_it_leaves_out_for_want_of_time(run_all):
     status, ran, said = run_all("--seconds", "130")
     assert status == 0
-    assert {"trackers", "s3", "verifiers", "openenv"} <= set(ran)
-    assert not {"recipes", "marked", "vllm", "alfworld"} & set(ran)
+    assert {"trackers", "verifiers", "openenv"} <= set(ran)
+    assert not {"recipes", "marked", "s3", "vllm", "alfworld"} & set(ran)
     assert all(f"{part} was left out" in said for part in PARTS if part not in ran)
 
 

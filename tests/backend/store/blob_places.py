@@ -8,15 +8,13 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 from backend.store.folder_cache import FolderCache
 from backend.store.local_blobs import LocalBlobs
 from backend.store.object_blobs import ObjectBlobs
+from tests.backend.s3_server import HAS_S3
 
-HAS_S3 = bool(find_spec("s3fs") and find_spec("moto"))
-"""As in the environment of `make test-all PARTS=s3`."""
 PLACES = ["folder", "memory", *(["s3"] if HAS_S3 else [])]
 _numbers = itertools.count()
 

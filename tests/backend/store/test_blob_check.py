@@ -17,7 +17,8 @@ from backend.store.blob_check import require_usable
 from backend.store.folder_cache import FolderCache
 from backend.store.local_blobs import LocalBlobs
 from backend.store.object_blobs import ObjectBlobs, _opened
-from tests.backend.store.blob_places import HAS_S3, PLACES, open_place
+from tests.backend.s3_server import HAS_S3, NEEDS_S3
+from tests.backend.store.blob_places import PLACES, open_place
 from tinkergym.errors import MissingExtraError, StorageFullError
 
 
@@ -46,7 +47,6 @@ def test_names_a_url_of_an_unknown_kind(tmp_path, place):
         ServiceConfig(data_dir=tmp_path, blobs=place).blobs_in("jobs")
 
 
-@pytest.mark.skipif(not HAS_S3, reason="needs s3fs and moto: make test-all PARTS=s3")
 @pytest.mark.parametrize(
     ("server", "said"), [("", "does not exist"), ("http://127.0.0.1:9", "cannot be used")]
 )
@@ -57,14 +57,14 @@ def test_starts_no_service_on_an_unusable_bucket(s3_server, tmp_path, server, sa
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "AWS_ENDPOINT_URL": server or s3_server},
+        env={**os.environ, "AWS_ENDPOINT_URL": server or s3_server.url},
         cwd=Path(__file__).parents[3],
     )
     (line,) = done.stderr.splitlines()
     assert (done.returncode, said in line) == (1, True), line
 
 
-@pytest.mark.skipif(not HAS_S3, reason="needs s3fs and moto: make test-all PARTS=s3")
+@pytest.mark.skipif(not HAS_S3, reason=NEEDS_S3)
 def test_ends_where_a_server_never_answers(monkeypatch, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
@@ -118,7 +118,7 @@ def test_tells_missing_rights_from_another_fault(refusing):
     assert len(hints) == 2
 
 
-@pytest.mark.parametrize("bucket", ["QuotaExceeded", "XAmzStorageFull", "disk", "status"])
+@pytest.mark.parametrize("bucket", ["QuotaExceeded", "XMinioAdminBucketQuotaExceeded", "disk", "status"])
 def test_names_a_full_bucket(refusing, bucket):
     with pytest.raises(StorageFullError):
         refusing(bucket)

@@ -12,12 +12,10 @@ from fsspec.asyn import AsyncFileSystem
 from backend.errors import BlobsUnavailableError
 from backend.store.folder_cache import FolderCache
 from backend.store.object_blobs import ObjectBlobs
-from tests.backend.store.blob_places import HAS_S3
 
 MIB, MOST_MIB = 256, 64
 
 
-@pytest.mark.skipif(not HAS_S3, reason="needs s3fs and moto: make test-all PARTS=s3")
 def test_moves_large_folder_with_little_memory(bucket, tmp_path):
     script = Path(__file__).with_name("upload_memory.py")
     done = subprocess.run(
