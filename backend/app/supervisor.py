@@ -196,7 +196,10 @@ def _watch(
         if gateway is None:
             if not greeting.complete:
                 greeting.complete = True
-                say(Notice("scheduling", "schedules jobs; Ctrl-C stops it"))
+                # A server's database lets one of several schedulers work.
+                shared = database_file(config.store_url) is None
+                standby = ", or stands by while another scheduler does" if shared else ""
+                say(Notice("scheduling", f"schedules jobs{standby}; Ctrl-C stops it"))
         elif gateway.failures >= _MOST_FAILED_STARTS and not greeting.given:
             reason = gateway.last_words() or "no output"
             message = f"tinkergym serve: the gateway does not start: {reason}"

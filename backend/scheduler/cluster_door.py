@@ -56,13 +56,13 @@ def set_token(config: ServiceConfig, environment: Mapping[str, str] = os.environ
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, **found}
 
 
-def require_cluster(config: ServiceConfig) -> None:
+def require_cluster(config: ServiceConfig, *, seconds: float = _WHOLE_SECONDS) -> None:
     """Check that the service can join the cluster, before anything starts. Asks in a process of its own.
 
     Raises:
         ConfigError: It cannot, and why.
     """
-    _ask(config)
+    _ask(config, seconds=seconds)
 
 
 def cluster_nodes(config: ServiceConfig) -> list[Machine]:
@@ -74,15 +74,19 @@ def cluster_nodes(config: ServiceConfig) -> list[Machine]:
     return [Machine(**node) for node in _ask(config, "nodes")]
 
 
-def _ask(config: ServiceConfig, *arguments: str) -> Any:
+def _ask(config: ServiceConfig, *arguments: str, seconds: float = _WHOLE_SECONDS) -> Any:
     environment = {**os.environ, **set_token(config), **config.environment()}
     command = [sys.executable, "-m", "backend.scheduler.cluster_door", *arguments]
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, timeout=_WHOLE_SECONDS, check=True
-        )
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=seconds, check=True)
         # The answer is the last line, whatever a library printed before it.
         answer = json.loads(done.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:  # Its text is the command.
+        raise ConfigError(
+            f"the Ray cluster at {config.ray.address} does not answer within {seconds:.0f} s",
+            hint="check that ray.address is the head's HOST:PORT, 6379 by default",
+            field=_FIELD,
+        ) from None
     except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
         raise ConfigError(
             f"the Ray cluster at {config.ray.address} cannot be asked ({error})", field=_FIELD

@@ -12,6 +12,7 @@ from backend.errors import ConfigError
 from backend.scheduler.cluster_door import (
     bootstrap_address,
     machines_of,
+    require_cluster,
     require_open,
     require_reachable,
     set_token,
@@ -52,6 +53,15 @@ def test_refuses_an_address_at_which_nothing_answers():
     assert refused.value.field == "ray.address"
     # It becomes the reason of jobs that wait, in which a colon stands before an older one.
     assert ": " not in refused.value.message
+
+
+def test_says_in_plain_words_that_an_address_is_silent(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        config = settings(tmp_path, address=f"127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(ConfigError) as refused:
+            require_cluster(config, seconds=0.1)
+    assert refused.value.field == "ray.address"
+    assert sys.executable not in refused.value.message
 
 
 @pytest.mark.parametrize("address", ["ray://10.0.0.5:10001", "10.0.0.5", "http://10.0.0.5:6379"])

@@ -134,6 +134,14 @@ def test_says_in_one_sentence_why_a_server_refuses(postgres_server, part):
     assert "\n" not in str(refused.value)
 
 
+def test_names_a_user_that_may_make_no_tables(postgres_server):
+    postgres_server.execute("CREATE DATABASE closed")
+    postgres_server.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC; CREATE ROLE weak LOGIN", "closed")
+    with pytest.raises(ConfigError) as refused:
+        Store.open(postgres_server.url("closed").replace("tinkergym@", "weak@"))
+    assert refused.value.field == "database_url"
+
+
 def test_says_that_nothing_answers():
     pytest.importorskip("psycopg")
     with pytest.raises(ConfigError) as refused:
