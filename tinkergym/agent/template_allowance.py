@@ -22,6 +22,11 @@ _UNITS_PER_VALUE = 2000
 """And for each key and value of messages and tools: templates call macros for those of a JSON Schema."""
 _UNITS_PER_MESSAGE = 20_000
 """And for each message: a few templates look through all messages for each of them."""
+_MOST_UNITS_AT_ALL = 64_000_000
+"""However long the conversation is: a job's template may come with a text of megabytes from the same person.
+Templates of models need up to 17 units per character, so this is enough for some millions."""
+_MOST_UNITS_AT_ONCE = 10_000_000
+"""Of one step, which may hold Python's lock until it is done: at most 0.3 s."""
 
 ITEM = 8
 """Units of an item of a list, or of a number."""
@@ -50,7 +55,7 @@ _allowance: ContextVar[_Allowance] = ContextVar("allowance")
 def bounded(messages: Sized = (), tools: object = ()) -> Iterator[None]:
     """Compile a template in this context, or render it for a conversation."""
     units = MOST_UNITS + _UNITS_PER_MESSAGE * len(messages) + _earned(messages) + _earned(tools)
-    token = _allowance.set(_Allowance(units))
+    token = _allowance.set(_Allowance(min(units, _MOST_UNITS_AT_ALL)))
     try:
         yield
     finally:
@@ -61,11 +66,11 @@ def charge(units: int) -> None:
     """Take units from the current rendering's allowance.
 
     Raises:
-        OverflowError: Too few are left.
+        OverflowError: Too few are left, or these are too many for one step.
     """
     allowance = _allowance.get()
     allowance.left -= units
-    if allowance.left < 0:
+    if allowance.left < 0 or units > _MOST_UNITS_AT_ONCE:
         raise OverflowError(
             f"it does too much work: more than {MOST_UNITS} steps and characters, and those that the "
             f"conversation allows"

@@ -37,6 +37,8 @@ _TRIED: tuple[Mapping[str, Any], ...] = (
     {"text": 'two "quoted"\nlines {', "n": 3, "list": [1, {"a": "b"}], "yes": True},
 )
 _MOST_NAME_CHARACTERS = 256
+_MOST_EXAMPLE_CHARACTERS = 10_000
+"""Of a template's example calls: each bracket may begin one, and is then read to the end."""
 _NAME_OF_PAIRS = re.compile(r"\s*([^<>\s]{1,256})")
 _ONE_NAME = re.compile(r"[^<>\s]*")
 
@@ -217,10 +219,8 @@ def grammar_of(render: Render) -> CallGrammar:
         TemplateError: The template does not show calls, or their format is not supported.
     """
     text = render([_written(_TRIED[0])])
-    grammar = next(
-        (found for infer in (_infer_object, _infer_named, _infer_pairs) if (found := infer(text, render))),
-        None,
-    )
+    tried = (_infer_object, _infer_named, _infer_pairs) if len(text) <= _MOST_EXAMPLE_CHARACTERS else ()
+    grammar = next((found for infer in tried if (found := infer(text, render))), None)
     if grammar is None or not _reads_back(grammar, render):
         raise TemplateError(
             "the chat template's format of tool calls is not supported, or it omits them",

@@ -20,6 +20,25 @@ def test_refuses_work_before_it_is_done(name):
         ChatTemplate(TEMPLATES[name], {}).render(PROBE, add_generation_prompt=True)
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set s = messages[0].content * 6 %}{{ s|wordcount }}",
+        "{% set s = messages[0].content * 6 %}{{ s|title|length }}",
+        "{{ messages[0].content|title|length }}",
+        "{% for i in range(999) %}{% set s = messages[0].content|upper %}{% endfor %}",
+    ],
+)
+def test_refuses_work_that_long_conversation_would_pay_for(source):
+    conversation = [{"role": "user", "content": "a " * 4_000_000}]
+    with pytest.raises(TemplateError):
+        ChatTemplate(source, {}).render(conversation, add_generation_prompt=True)
+    # As long as any model reads, with a call per message.
+    written = "{% for m in messages %}{{ m.content.split('</think>')[-1]|trim }}{% endfor %}"
+    conversation = [{"role": "user", "content": "a" * 200_000}] * 10
+    assert len(ChatTemplate(written, {}).render(conversation, add_generation_prompt=True)) == 2_000_000
+
+
 def test_does_what_templates_do():
     source = "{% for m in messages %}{{ m.role|upper ~ ': ' + m.content }}{{ '\n' * 2 }}{% endfor %}"
     assert render(source, messages=[{"role": "user", "content": "hi"}]) == "USER: hi\n\n"

@@ -119,6 +119,14 @@ def test_reads_a_templates_own_calls_back(write, kind):
     assert grammar.read("{1, 2}").calls == ()
 
 
+def test_gives_up_on_example_calls_that_take_minutes_to_read():
+    def write(call):
+        return "[" * 900 + "1," * 900_000 + call["function"]["name"]
+
+    with pytest.raises(TemplateError):
+        grammar_of(several(write))
+
+
 @pytest.mark.parametrize("write", [hermes, listed, llama, mistral, harmony, xml, glm])
 @settings(max_examples=50)
 @given(text=TEXTS, others=st.lists(TEXTS, max_size=2))
