@@ -124,7 +124,9 @@ def read_as(request: Request, model: type[Model], body: bytearray) -> Model:
     return parse_json(model, body)
 
 
-def refuse_many_values(request: Request, body: bytearray, bytes_per_value: int = _BYTES_PER_VALUE) -> None:
+def refuse_many_values(
+    request: Request, body: bytes | bytearray, bytes_per_value: int = _BYTES_PER_VALUE
+) -> None:
     """Refuse a body whose values would take many times its size in memory, before parsing it.
 
     Raises:

@@ -8,24 +8,40 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from backend.admission.request_bounds import refuse_many_images
 from backend.gateway.dependencies import Tenant
 from backend.gateway.fair_threads import FairThreads
-from backend.gateway.wiring import parts_of
+from backend.gateway.wiring import GatewayParts, parts_of
 from backend.store.images import HeldImages
-from tinkergym.images.stored_images import ImageFile, alive
+from tinkergym.images.stored_images import ImageFile, kept_file
 from tinkergym.openai_api.chat_messages import ReadImage
+
+
+def checked_file(parts: GatewayParts, data: bytes) -> ImageFile:
+    """Return an image that was decoded in the child process; blocks meanwhile.
+
+    Raises:
+        InvalidImageError: It cannot be decoded, or is too large.
+    """
+    limits = parts.config.limits
+    size = parts.image_check(data, most_bytes=limits.image_bytes, most_pixels=limits.image_pixels)
+    return kept_file(data, hashlib.sha256(data).hexdigest(), *size)
 
 
 async def _image_reader(request: Request, tenant: Tenant) -> AsyncIterator[ReadImage]:
     parts = parts_of(request)
-    limits, held = parts.config.limits, HeldImages(parts.config.images, tenant.tenant_id)
+    held = HeldImages(parts.config.images, tenant.tenant_id)
     threads: FairThreads = request.app.state.route_threads
+    images = 0
 
     def read(data: bytes) -> ImageFile:
-        sha256 = hashlib.sha256(data).hexdigest()
-        size = parts.image_check(data, most_bytes=limits.image_bytes, most_pixels=limits.image_pixels)
-        held.hold(sha256, data)
-        return alive(sha256) or ImageFile(data, sha256, *size)
+        nonlocal images
+        images += 1
+        # Before they are decoded: a request has room for thousands.
+        refuse_many_images(images, parts.config.limits.prompt_images, field="messages")
+        file = checked_file(parts, data)
+        held.hold(file.sha256, data)
+        return file
 
     try:
         yield read

@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
 
-from backend.gateway.dependencies import Tenant, key_of, own_url
+from backend.gateway.dependencies import Tenant, key_of, own_url, refuse_many_values
 from backend.gateway.fair_threads import FairRoute, FairThreads, in_turn
 from backend.openai_api.program_sessions import PREFIX, OpenedSession, ProgramSessions
 from backend.openai_api.sse import EventsResponse
@@ -71,11 +71,12 @@ async def call_session(request: Request, name: str, role: str, route: str) -> Re
     """Answer a call of a program, as the OpenAI API does."""
     session = _sessions(request).server.session(name, key_of(request))
     body, repeats = await request.body(), request.headers.get("x-stainless-retry-count", "")
-    reply = await _threaded(
-        request,
-        _sessions(request).owner_of(name),
-        partial(answered, session, role, route, body, repeats=repeats),
-    )
+
+    def answer() -> ProgramReply | StreamedReply:
+        refuse_many_values(request, body)
+        return answered(session, role, route, body, repeats=repeats)
+
+    reply = await _threaded(request, _sessions(request).owner_of(name), answer)
     if isinstance(reply, StreamedReply):
         return await _streamed(request, _sessions(request).owner_of(name), reply)
     if reply.call is not None and not await request.is_disconnected():

@@ -43,7 +43,7 @@ class ImageFile:
         self.width, self.height = width, height
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _known, (self.data, self.sha256, self.width, self.height)
+        return kept_file, (self.data, self.sha256, self.width, self.height)
 
     def __repr__(self) -> str:
         return f"ImageFile({self.sha256[:12]}, {self.width} x {self.height}, {len(self.data)} bytes)"
@@ -189,10 +189,11 @@ def _kept(data: bytes, width: int, height: int) -> ImageFile:
             f"an image has {len(data)} bytes as a file, more than the limit of {MOST_BYTES}",
             hint="show a smaller image",
         )
-    return _known(data, hashlib.sha256(data).hexdigest(), width, height)
+    return kept_file(data, hashlib.sha256(data).hexdigest(), width, height)
 
 
-def _known(data: bytes, sha256: str, width: int, height: int) -> ImageFile:
+def kept_file(data: bytes, sha256: str, width: int, height: int) -> ImageFile:
+    """Return the file of an image that was checked, also by another process."""
     return _ALIVE.setdefault(sha256, ImageFile(data, sha256, width, height))
 
 

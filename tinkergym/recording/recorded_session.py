@@ -27,6 +27,8 @@ from tinkergym.errors import (
     TinkerGymError,
     from_wire,
 )
+from tinkergym.images.stored_images import image_file
+from tinkergym.openai_api.chat_messages import ReadImage
 from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.recording.agent_program import ProgramSession
 from tinkergym.recording.program_call import Call, Delivery
@@ -50,6 +52,7 @@ class RecordedSession:
         *,
         base_url: str,
         strict: bool = False,
+        read_image: ReadImage = image_file,
         clock: Callable[[], float] = time.monotonic,
         on_end: Callable[[RecordedSession], None] = lambda _: None,
     ) -> None:
@@ -61,6 +64,7 @@ class RecordedSession:
             sampler: Samples tokens.
             base_url: Where the recording server listens.
             strict: Whether calls that cannot be trained on are refused.
+            read_image: Checks images of calls.
             clock: Seconds, monotonic.
             on_end: Called when the session ends, and its key with it.
         """
@@ -72,7 +76,8 @@ class RecordedSession:
         self._base_url = base_url
         in_training = any(seat.trained for seat in plan.seats)
         self._roles = {
-            seat.agent: RoleCalls(seat, renderer(seat.model), in_training=in_training) for seat in plan.seats
+            seat.agent: RoleCalls(seat, renderer(seat.model), in_training=in_training, read_image=read_image)
+            for seat in plan.seats
         }
         # Guards everything below, and the roles.
         self._lock = threading.Lock()

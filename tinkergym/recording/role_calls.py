@@ -16,9 +16,10 @@ from tinkergym.agent.reasoning import without_reasoning
 from tinkergym.agent.renderer import TURNS_TRIED, Renderer
 from tinkergym.agent.tool_turns import observed
 from tinkergym.errors import ConflictError, InvalidRequestError
+from tinkergym.images.stored_images import image_file
 from tinkergym.messages import Message
 from tinkergym.openai_api.chat_choices import said_in
-from tinkergym.openai_api.chat_messages import conversation
+from tinkergym.openai_api.chat_messages import ReadImage, conversation
 from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.openai_api.completion_text import CallReader, Said
 from tinkergym.openai_api.token_requests import Policy, Prompt, room_behind, token_requests
@@ -32,9 +33,24 @@ from tinkergym.trajectory.trajectory import StopReason, Trajectory
 class RoleCalls:
     """One role of a session."""
 
-    def __init__(self, plan: EpisodePlan, renderer: Renderer, *, in_training: bool) -> None:
-        """Begin without calls; `in_training` says whether the job trains on any seat of the episode."""
+    def __init__(
+        self,
+        plan: EpisodePlan,
+        renderer: Renderer,
+        *,
+        in_training: bool,
+        read_image: ReadImage = image_file,
+    ) -> None:
+        """Begin without calls.
+
+        Args:
+            plan: Of the role's seat.
+            renderer: Of its model.
+            in_training: Whether the job trains on any seat of the episode.
+            read_image: Checks images of calls.
+        """
         self.plan, self.renderer, self._in_training = plan, renderer, in_training
+        self._read_image = read_image
         self.forest = CallForest()
         self.calls = 0
         self.unfinished = 0
@@ -58,7 +74,7 @@ class RoleCalls:
                 field=untrained,
                 code="not_trainable",
             )
-        messages, tools = conversation(wanted.messages), wanted.shown_tools
+        messages, tools = conversation(wanted.messages, self._read_image), wanted.shown_tools
         shown = self.renderer.with_tools(tools, wanted.variables)
         place = self._place(wanted, messages, shown)
         before = place.parent

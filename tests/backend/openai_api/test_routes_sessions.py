@@ -1,11 +1,15 @@
 """Sessions of programs elsewhere: opened with the tenant's key, then used with their own."""
 
+import json
+
 import httpx
 import pytest
 
 import tinkergym as tg
 from backend.openai_api.program_sessions import ProgramSessions
-from tinkergym.errors import AuthenticationError
+from tinkergym.errors import AuthenticationError, InvalidImageError
+from tinkergym.images.stored_images import image_file
+from tinkergym.recording.program_replies import answered
 
 pytestmark = pytest.mark.service
 
@@ -74,7 +78,7 @@ def test_counts_the_tokens_of_a_session_for_its_own_key(service, post, program, 
 
 
 def test_opens_no_session_by_the_worker_of_another_key(service, program):
-    sessions = ProgramSessions()
+    sessions = ProgramSessions(image_file)
     try:
         assert sessions.next(program.id, "local", service.url, service.api_key, 30)
         with pytest.raises(AuthenticationError):
@@ -82,3 +86,29 @@ def test_opens_no_session_by_the_worker_of_another_key(service, program):
         assert sessions.next(program.id, "local", service.url, service.api_key, 30)
     finally:
         sessions.close()
+
+
+def test_decodes_images_of_sessions_only_by_the_given_check(service, program):
+    checked = []
+
+    def refuse(data):
+        checked.append(data)
+        raise InvalidImageError("not an image")
+
+    sessions = ProgramSessions(refuse)
+    try:
+        opened = sessions.next(program.id, "local", service.url, service.api_key, 30).session
+        shown = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aW1n"}}
+        body = json.dumps({"model": "nano", "messages": [{"role": "user", "content": [shown]}]}).encode()
+        with pytest.raises(InvalidImageError):
+            answered(sessions.server.session(opened.name, opened.key), "agent", "chat/completions", body)
+        assert checked == [b"img"]
+    finally:
+        sessions.close()
+
+
+def test_refuses_session_call_of_too_many_values(service, post, program):
+    session = post(f"{service.url}/v1/jobs/{program.id}/sessions", service.api_key).json()
+    body = {"model": "nano", "messages": [[]] * 1_200_000}
+    refused = post(f"{session['urls']['agent']}/chat/completions", session["key"], body)
+    assert refused.status_code == 413
