@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -32,14 +34,17 @@ async def _image_reader(request: Request, tenant: Tenant) -> AsyncIterator[ReadI
     parts = parts_of(request)
     held = HeldImages(parts.config.images, tenant.tenant_id)
     threads: FairThreads = request.app.state.route_threads
-    images = 0
+    checks: FairThreads = request.app.state.image_checks
+    loop, images = asyncio.get_running_loop(), 0
 
     def read(data: bytes) -> ImageFile:
         nonlocal images
         images += 1
         # Before they are decoded: a request has room for thousands.
         refuse_many_images(images, parts.config.limits.prompt_images, field="messages")
-        file = checked_file(parts, data)
+        # In turn with images that other tenants send: all of them have one child.
+        check = checks.run(tenant.tenant_id, partial(checked_file, parts, data))
+        file = asyncio.run_coroutine_threadsafe(check, loop).result()
         held.hold(file.sha256, data)
         return file
 
@@ -51,4 +56,5 @@ async def _image_reader(request: Request, tenant: Tenant) -> AsyncIterator[ReadI
 
 
 ImageReader = Annotated[ReadImage, Depends(_image_reader)]
-"""Return a function that holds an image until the response was sent; it blocks while the image is checked."""
+"""Return a function that holds an image until the response was sent. It blocks while the image is checked:
+call it in a thread."""
