@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import tempfile
 import threading
@@ -33,6 +32,8 @@ _STOP_SECONDS = 20.0
 _FULL_SECONDS = 15.0
 _DISK_BYTES = 400 * 2**20
 _AFTER_TWO_CHECKPOINTS = 7
+_WAITS = "blob store unavailable"
+"""What a job says that waits for its files."""
 _STREAMS, _GATEWAY_KILLS = 20, 3
 _QUEUED_JOBS = 200
 _PATIENCE_SECONDS = 300.0
@@ -260,28 +261,53 @@ def _stopped(part: str) -> Callable[[Service], Run]:
 # --- checkpoints ---
 
 
-def _without(damage: Callable[[Path], object], *, how_many: int) -> Callable[[Service], Run]:
-    """Damage the newest checkpoints, then kill the pool worker, so that the job starts from what is left."""
+def _cut_newest(running: Service) -> Run:
+    """Cut the files of the newest checkpoint: the job goes on from the one before, with a warning."""
+
+    def act(job: tg.Job) -> str:
+        newest = job.checkpoints()[-1]
+        for file in Path(newest.path).iterdir():
+            os.truncate(file, file.stat().st_size // 2)
+        kill(running, "pool worker")
+        return f"cut: step {newest.step}"
+
+    run = _run(running, act, at_step=_AFTER_TWO_CHECKPOINTS)
+    warned = {event.body.name for event in _events(running) if event.body.type == "warning"}
+    named = () if "checkpoint_damaged" in warned else ("no warning names the damage",)
+    return replace(run, wrong=run.wrong + named)
+
+
+def _missing(how_many: int) -> Callable[[Service], Run]:
+    """Take the newest checkpoints away until the job says that it waits for them, then put them back."""
 
     def fault(running: Service) -> Run:
         def act(job: tg.Job) -> str:
-            newest = job.checkpoints()[-how_many:]
-            for checkpoint in newest:
-                damage(Path(checkpoint.path))
+            folders = [Path(one.path) for one in job.checkpoints()[-how_many:]]
+            away = Path(tempfile.mkdtemp(dir=running.home))
+            for folder in folders:
+                folder.rename(away / folder.name)
             kill(running, "pool worker")
-            return f"damaged: steps {[checkpoint.step for checkpoint in newest]}"
+            reason = _reason_of_waiting(job).replace(f"{running.home}/", "")
+            for folder in folders:
+                (away / folder.name).rename(folder)
+            return f"{len(folders)} missing: {reason}"
 
         run = _run(running, act, at_step=_AFTER_TWO_CHECKPOINTS)
-        warned = {event.body.name for event in _events(running) if event.body.type == "warning"}
-        named = () if "checkpoint_damaged" in warned else ("no warning names the damage",)
-        return replace(run, wrong=run.wrong + named)
+        waited = () if _WAITS in run.seen else ("the job did not wait for its checkpoints",)
+        return replace(run, wrong=run.wrong + waited)
 
     return fault
 
 
-def _cut(checkpoint: Path) -> None:
-    for file in checkpoint.iterdir():
-        os.truncate(file, file.stat().st_size // 2)
+def _reason_of_waiting(job: tg.Job) -> str:
+    """Return what the job waits for; or why it does not, if it has ended or says nothing for long."""
+    until = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < until:
+        view = job.view()
+        if view.state.final or _WAITS in view.reason:
+            return view.reason
+        time.sleep(1)
+    return "nothing was said"
 
 
 def _events(running: Service) -> list[Event]:
@@ -399,9 +425,9 @@ def clock_set() -> Run:
 IN_ONE_SERVICE: Mapping[str, Callable[[Service], Run]] = {
     f"{part} stopped for {_STOP_SECONDS:.0f} s": _stopped(part) for part in (*PARTS, "raylet", "GCS")
 } | {
-    "newest checkpoint cut": _without(_cut, how_many=1),
-    "newest checkpoint deleted": _without(shutil.rmtree, how_many=1),
-    "all checkpoints deleted": _without(shutil.rmtree, how_many=9),
+    "newest checkpoint cut": _cut_newest,
+    "newest checkpoint missing until the job waits for it": _missing(1),
+    "all checkpoints missing until the job waits for them": _missing(9),
     "event streams through gateway kills": streams_through_kills,
     f"{_QUEUED_JOBS} queued jobs of another tenant": many_queued_jobs,
 }
