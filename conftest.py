@@ -22,8 +22,9 @@ settings.load_profile("same")
 pytest_plugins = ["tests.leftovers", "tests.schedule"]
 
 # Before torch is imported. There are as many test processes as cores, and the tensors are tiny: with two
-# threads each, the processes would spend most of their time waiting for each other's threads.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# threads each, the processes would spend most of their time waiting for each other's threads. And tests
+# compute by hand what a job computes with one thread: with two, products are rounded otherwise.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # No test cuts the power, and each wait for the disk takes milliseconds.
 os.fsync = lambda _descriptor: None

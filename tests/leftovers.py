@@ -1,6 +1,8 @@
-"""Fails a test, or the fixtures of a file, that leaves a thread, process, socket or changed logger behind.
+"""Fails a test, or the fixtures of a file, that leaves a thread, process, socket or changed setting behind.
 
-What a test leaves works on in the tests after it: it logs into their output, takes their jobs and their time.
+What a test leaves works on in the tests after it: it logs into their output, takes their jobs and their time,
+and with another number of threads they compute other bits. Settings are those of loggers, torch's number of
+threads, and our environment variables.
 What a fixture of a file or of the whole run has opened may stay, with all that it starts.
 """
 
@@ -47,6 +49,9 @@ _CHILDREN_OF_THE_PROCESS = (
 _SOCKETS_OF_THE_PROCESS = "tinkergym/user_code/awaiting.py"
 _FILES_OF_OWNERS = ("/httpx/_client.py", "/concurrent/futures/thread.py")
 _OURS = ("tinkergym", "backend")
+_OUR_VARIABLES = "TINKERGYM_"
+_UNCHANGED = (logging.NOTSET, True, False, [], [])
+"""A logger that nobody has set."""
 _WIDER = {"function": ("class", "module", "package", "session"), "module": ("package", "session")}
 
 
@@ -69,19 +74,19 @@ class _State:
     processes: set[int] = field(default_factory=set)
     sockets: set[int] = field(default_factory=set)
     """Numbers, in the order of their opening. What libraries in C open is not ours."""
-    loggers: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    settings: dict[str, object] = field(default_factory=dict)
     number: int = field(default_factory=lambda: next(_numbers), compare=False)
     """What has a smaller number was there before."""
 
     @classmethod
     def now(cls) -> "_State":
-        return cls(set(threading.enumerate()), _processes(), _sockets(), _loggers())
+        return cls(set(threading.enumerate()), _processes(), _sockets(), _settings())
 
     def add_news(self, before: "_State", after: "_State") -> None:
         self.threads |= after.threads - before.threads
         self.processes |= after.processes - before.processes
         self.sockets |= after.sockets - before.sockets
-        self.loggers |= after.loggers
+        self.settings |= dict.fromkeys(before.settings) | after.settings
 
 
 _opened: weakref.WeakKeyDictionary[socket.socket, _Origin] = weakref.WeakKeyDictionary()
@@ -170,10 +175,14 @@ def _processes() -> set[int]:
     return found
 
 
-def _loggers() -> dict[str, tuple[object, ...]]:
+def _settings() -> dict[str, object]:
     known = logging.root.manager.loggerDict
-    ours = [known[name] for name in _our_names(len(known))]
-    return {one.name: _settings(one) for one in (logging.root, *ours) if isinstance(one, logging.Logger)}
+    ours = [logging.root, *(known[name] for name in _our_names(len(known)))]
+    found = {f"logger {one.name!r}": _settings_of(one) for one in ours if isinstance(one, logging.Logger)}
+    found |= {name: value for name, value in os.environ.items() if name.startswith(_OUR_VARIABLES)}
+    if threads := getattr(sys.modules.get("torch"), "get_num_threads", None):
+        found["torch's number of threads"] = threads()
+    return found
 
 
 @functools.lru_cache(maxsize=1)
@@ -182,7 +191,7 @@ def _our_names(_count: int) -> list[str]:
     return [name for name in list(logging.root.manager.loggerDict) if name.startswith(_OURS)]
 
 
-def _settings(logger: logging.Logger) -> tuple[object, ...]:
+def _settings_of(logger: logging.Logger) -> tuple[object, ...]:
     # pytest's own handlers come and go with the phases of a test.
     handlers = [one for one in logger.handlers if not type(one).__module__.startswith("_pytest")]
     return logger.level, logger.propagate, logger.disabled, handlers, list(logger.filters)
@@ -209,7 +218,7 @@ def _left(before: _State, scope: str) -> list[str]:
         *_threads_left(stays | {main}, belongs, deadline),
         *_processes_left(before.processes | kept.processes, belongs, deadline),
         *_sockets_left(before.sockets | kept.sockets, belongs),
-        *_loggers_left(before.loggers, kept.loggers),
+        *_settings_left(before.settings, kept.settings),
     ]
 
 
@@ -264,13 +273,14 @@ def _sockets_left(known: set[int], belongs: Callable[[_Origin | None], bool]) ->
                 yield f"socket {one}, opened at {origin.site}"
 
 
-def _loggers_left(
-    before: dict[str, tuple[object, ...]], kept: dict[str, tuple[object, ...]]
-) -> Iterator[str]:
-    unchanged = (logging.NOTSET, True, False, [], [])
-    for name, settings in _loggers().items():
-        if settings not in (before.get(name, unchanged), kept.get(name)):
-            yield f"logger {name!r} with (level, propagate, disabled, handlers, filters) {settings}"
+def _settings_left(before: dict[str, object], kept: dict[str, object]) -> Iterator[str]:
+    now = _settings()
+    for name in before | now:
+        new = now.get(name)
+        first = _UNCHANGED if name.startswith("logger ") else new if "torch" in name else None
+        was = before.get(name, first)
+        if new not in (was, kept.get(name, was)):
+            yield f"setting {name}: {new}, which was {was}"
 
 
 @contextlib.contextmanager
@@ -281,7 +291,7 @@ def belonging_to(scope: str) -> Iterator[None]:
         yield
     finally:
         after = _State.now()
-        after.loggers = {}
+        after.settings = {}
         _may_stay[scope].add_news(before, after)
 
 

@@ -5,22 +5,29 @@ import re
 pytest_plugins = ["pytester"]
 
 FILE = '''
-import logging, queue, socket, subprocess, threading
+import logging, os, queue, socket, subprocess, sys, threading, types
 import pytest
 
 kept = []
 go_on = threading.Event()
+# The real one takes seconds to import.
+sys.modules["torch"] = types.SimpleNamespace(get_num_threads=lambda: 1 + len(more_threads))
+more_threads = []
 
 def thread(): threading.Thread(target=threading.Event().wait, name="mine", daemon=True).start()
 def process(): kept.append(subprocess.Popen(["sleep", "5"]))
 def listener(): kept.append(socket.create_server(("127.0.0.1", 0)))
 def logger(): logging.getLogger("tinkergym.of_a_test").setLevel(logging.DEBUG)
+def new_variable(): os.environ["TINKERGYM_OF_A_TEST"] = "1"
+def no_variable(): del os.environ["TINKERGYM_LEFTOVER_SECONDS"]
+def threads(): more_threads.append(1)
 
-@pytest.mark.parametrize("leave", [thread, process, listener, logger])
+@pytest.mark.parametrize("leave", [thread, process, listener, logger, new_variable, no_variable, threads])
 def test_leaves(leave):
     leave()
 
-def test_ends_all_that_it_starts(caplog):
+def test_ends_all_that_it_starts(caplog, monkeypatch):
+    monkeypatch.setenv("TINKERGYM_OF_ANOTHER", "1")
     caplog.set_level(logging.DEBUG, "tinkergym.of_another")
     threading.Thread(target=threading.Event().wait, args=(0.05,)).start()
     subprocess.run(["true"], check=True)
@@ -59,9 +66,9 @@ def test_fails_tests_and_fixtures_that_leave_something(pytester, monkeypatch):
     monkeypatch.delenv("CI", raising=False)  # there, pytest repeats whole messages in its summary
     # A process, because what these tests leave would stay in this one.
     ran = pytester.runpytest_subprocess("-p", "tests.leftovers", "-rE", pytester.makepyfile(FILE))
-    ran.assert_outcomes(passed=7, errors=5)
+    ran.assert_outcomes(passed=10, errors=8)
     blamed = re.findall(r"^ERROR \S+::(\S+)", ran.stdout.str(), re.MULTILINE)
-    kinds = ("thread", "process", "listener", "logger")
+    kinds = ("thread", "process", "listener", "logger", "new_variable", "no_variable", "threads")
     assert blamed == [*(f"test_leaves[{kind}]" for kind in kinds), "test_uses_a_fixture_that_leaves_a_thread"]
-    said = [line.split()[0] for line in ran.outlines if re.match(r"  (thread|process|socket|logger) ", line)]
-    assert said == ["thread", "process", "socket", "logger", "thread"]
+    said = [line.split()[0] for line in ran.outlines if re.match(r"  (thread|process|socket|setting) ", line)]
+    assert said == ["thread", "process", "socket", *["setting"] * 4, "thread"]

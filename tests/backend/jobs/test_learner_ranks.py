@@ -111,6 +111,9 @@ def test_rejects_ranks_without_devices_of_their_own(tmp_path, monkeypatch):
         load_config(None, ["placement.learner.ranks=2", "placement.gpus=1"])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    config = ServiceConfig(data_dir=tmp_path, placement={"learner": {"ranks": 2}, "gpus": 2})
+    threads = torch.get_num_threads()  # A worker sets it for its process.
+    config = ServiceConfig(
+        data_dir=tmp_path, torch_threads=threads, placement={"learner": {"ranks": 2}, "gpus": 2}
+    )
     with pytest.raises(ConfigError, check=lambda error: error.field == "placement.gpus"):
         PoolWorker(config, pool_id="p", model="nano", url=unix_url(tmp_path / "s"), token="t")
