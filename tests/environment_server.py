@@ -14,7 +14,7 @@ from tinkergym.serving.server import listen, url_of, uvicorn_config
 from tinkergym.serving.server_settings import ServerSettings
 
 TOKEN = "a-token-for-tests"
-_STOP_SECONDS = 10.0
+_STOP_SECONDS = 60.0
 
 
 @contextmanager

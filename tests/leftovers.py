@@ -27,7 +27,7 @@ import psutil
 import pytest
 from httpx._client import BaseClient
 
-PATIENCE_SECONDS = float(os.environ.get("TINKERGYM_LEFTOVER_SECONDS", "20"))
+PATIENCE_SECONDS = float(os.environ.get("TINKERGYM_LEFTOVER_SECONDS", "60"))
 """How long what has been told to end may take."""
 
 # They serve the whole process, and end with it.

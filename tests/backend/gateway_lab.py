@@ -94,7 +94,7 @@ class HangingCheck:
     def check(self, spec, tenant_id):
         if tenant_id == self.hangs_for:
             self.hanging.release()
-            assert self.goes_on.wait(30)
+            assert self.goes_on.wait(120)
         if self.refusal:
             raise self.refusal
         return Checked(packs={"board": "0.1.0"}, environment_prompt="Play to win.")
@@ -121,11 +121,11 @@ class PoolEndpoint:
 
     def wait_until_asked(self, times: int) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.asked) >= times, timeout=20)
+            assert self.changed.wait_for(lambda: len(self.asked) >= times, timeout=120)
 
     def wait_until_waiting(self, leases: int) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: self.waiting >= leases, timeout=20)
+            assert self.changed.wait_for(lambda: self.waiting >= leases, timeout=120)
 
     def app(self):
         async def sample(request: Request):
@@ -228,7 +228,7 @@ class InProcess(httpx.BaseTransport):
 
     def handle_request(self, request):
         request.read()
-        return asyncio.run_coroutine_threadsafe(self._answer(request), self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(self._answer(request), self._loop).result(120)
 
     async def _answer(self, request):
         answer = await self._app.handle_async_request(request)
@@ -283,7 +283,7 @@ class Gateway:
         return httpx.Client(
             base_url=self.url,
             headers=headers,
-            timeout=20,
+            timeout=120,
             trust_env=False,
             verify=False,  # reads no certificates, which takes longer than most tests
             transport=transport,
@@ -295,7 +295,7 @@ class Gateway:
     def connect(self) -> socket.socket:
         """Return a bare connection, for what no decent client sends."""
         host, port = self.url.removeprefix("http://").split(":")
-        return socket.create_connection((host, int(port)), timeout=20)
+        return socket.create_connection((host, int(port)), timeout=120)
 
 
 @pytest.fixture(scope="session")
@@ -341,7 +341,7 @@ def running_gateway(tmp_path_factory):
         await app(scope, receive, send)
 
     running = Running(on_its_loop, listener, http=protocol(limits), ws="none")
-    yield Gateway(url, store, config, check, app, loop.result(20))
+    yield Gateway(url, store, config, check, app, loop.result(120))
     running.stop()
     store.close()
 

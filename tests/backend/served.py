@@ -72,7 +72,7 @@ class Served:
     def get(self, path, **settings):
         headers = {"Authorization": f"Bearer {self.local['api_key']}"}
         return httpx.get(
-            self.url + path, headers=headers, timeout=20, trust_env=False, verify=False, **settings
+            self.url + path, headers=headers, timeout=120, trust_env=False, verify=False, **settings
         )
 
     def descendants(self):

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.service
 
 @pytest.fixture
 def preflight():
-    return Preflight(Catalog(), GatewayLimits(job_check_seconds=20))
+    return Preflight(Catalog(), GatewayLimits(job_check_seconds=60))
 
 
 @pytest.fixture
@@ -96,9 +96,9 @@ def test_accepts_images_only_for_seeing_model_within_its_context(pack, preflight
 
 def test_stops_hanging_environment_with_everything_that_it_started(pack):
     with pytest.raises(InvalidEnvironmentError, check=lambda error: error.code == "too_slow"):
-        Preflight(Catalog(), GatewayLimits(job_check_seconds=6), ["ODD_PIDS"], waited=lambda pid: 0.0).check(
+        Preflight(Catalog(), GatewayLimits(job_check_seconds=10), ["ODD_PIDS"], waited=lambda pid: 0.0).check(
             spec(how="hangs")
         )
     pids = [int(pid) for pid in (pack / "pids").read_text().split()]
-    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], 5)
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], 60)
     assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []

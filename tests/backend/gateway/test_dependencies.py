@@ -90,7 +90,7 @@ VALUES = ("-1", "1e400", "nan", str(10**30), "9" * 5000, "two", "true", "1.5", "
 
 @pytest.fixture(scope="module")
 def document(running_gateway):
-    return httpx.get(f"{running_gateway.url}/v1/openapi.json", trust_env=False, timeout=20).json()
+    return httpx.get(f"{running_gateway.url}/v1/openapi.json", trust_env=False, timeout=120).json()
 
 
 def numbers(node, place=""):

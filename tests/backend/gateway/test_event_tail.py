@@ -84,6 +84,6 @@ def test_shows_many_watchers_of_several_jobs_their_own(gateway, client, spec, in
         service.append_event(lease, WarningEvent(name=job_id, message="m"))
         service.set_state(lease, JobState.COMPLETED)
     for job_id, watcher in watchers:
-        events = watcher.result(timeout=20)
+        events = watcher.result(timeout=120)
         assert [event.seq for event in events] == [1, 2, 3, 4]
         assert {event.job_id for event in events} == {job_id}

@@ -35,7 +35,7 @@ def test_leaves_others_their_threads_beside_tenants_hanging_route():
     @router.get("/hang")
     def hang(tenant=Depends(tenant_of)) -> str:  # noqa: B008 - FastAPI's way
         if tenant.tenant_id == "bob":
-            go_on.wait(20)
+            go_on.wait(120)
         return tenant.tenant_id
 
     async def play():
@@ -81,7 +81,7 @@ def test_refuses_an_overdue_route():
 
     @router.get("/hang")
     def hang(tenant=Depends(lambda: SimpleNamespace(tenant_id="bob"))) -> bool:  # noqa: B008
-        return go_on.wait(20)
+        return go_on.wait(120)
 
     async def play():
         api = FastAPI()
@@ -115,7 +115,7 @@ def test_refuses_an_overdue_route():
 )
 def test_refuses_requests_of_a_hanging_disk_and_blocks_no_others(gateway, monkeypatch, owner, method, ask):
     go_on = threading.Event()
-    monkeypatch.setattr(owner, method, lambda *_: go_on.wait(60))
+    monkeypatch.setattr(owner, method, lambda *_: go_on.wait(600))
     monkeypatch.setattr(gateway.app.state.route_threads, "_seconds", 0.03)
     verb, path, body = ask
     try:

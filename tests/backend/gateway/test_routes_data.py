@@ -111,13 +111,13 @@ def test_keeps_bodies_from_waiting_for_images(gateway, client, monkeypatch):
 
     def hangs(*_, **__):
         holds.set()
-        assert goes_on.wait(30)
+        assert goes_on.wait(120)
 
     monkeypatch.setattr(Images, "add", hangs)
     with gateway.client("bob") as bob, ThreadPoolExecutor(1) as threads:
         image = threads.submit(bob.put, f"/v1/images/{'0' * 64}", content=b"x")
         try:
-            assert holds.wait(30)
+            assert holds.wait(120)
             upload(client, 4)
             large = {"images": [f"{number:064x}" for number in range(1000)]}
             assert client.post("/v1/images/missing", json=large).json() == large
@@ -145,14 +145,14 @@ def test_delays_only_the_tenant_whose_uploads_wait_for_the_disk(gateway, client,
     def hangs(uploads, name, *arguments, **settings):
         if name in slow:
             holds.release()
-            assert goes_on.wait(30)
+            assert goes_on.wait(120)
         add_chunk(uploads, name, *arguments, **settings)
 
     monkeypatch.setattr(Uploads, "add_chunk", hangs)
     with gateway.client("bob") as bob, ThreadPoolExecutor(3) as threads:
         hanging = [threads.submit(put_chunk, bob, number) for number in numbers]
         try:
-            assert holds.acquire(timeout=30)
+            assert holds.acquire(timeout=120)
             assert put_chunk(client, 504) == 200
             assert not holds.acquire(blocking=False)
         finally:

@@ -118,7 +118,7 @@ def test_splits_long_waits_so_dead_clients_take_no_episodes(gateway, client, run
         connection.sendall(head.encode() + body)
         pool.wait_until_asked(2)
     with pool.changed:
-        assert pool.changed.wait_for(lambda: pool.asked[-1][0] == "/episodes/vanished", timeout=20)
+        assert pool.changed.wait_for(lambda: pool.asked[-1][0] == "/episodes/vanished", timeout=120)
     *waits, (_, params, said) = pool.asked
     assert all(request["wait_seconds"] <= 1 for _, _, request in waits)
     assert (params["job_id"], said["worker_id"]) == (running_job, "w1")

@@ -142,13 +142,13 @@ def test_fails_no_job_by_what_fails_during_worker_shutdown(lab, written, monkeyp
 
     def closed(*_, **__):
         inside.set()
-        assert go_on.wait(20)
+        assert go_on.wait(120)
         raise InternalServiceError("the data-parallel group is closed", hint="start another")
 
     with monkeypatch.context() as patch:
         patch.setattr(Learner, "forward_backward", closed)
         job_id = written.start("sft", ROWS, steps=4)
-        assert inside.wait(20)
+        assert inside.wait(120)
         lab.pool.jobs.pulses[job_id].control.stop()
         go_on.set()
         lab.until(job_id, lambda: lab.state(job_id) in {JobState.QUEUED, JobState.FAILED})

@@ -91,7 +91,7 @@ def test_hears_cancellation_between_the_updates_of_a_step(lab, monkeypatch):
         steps.append(optim_step(self, *arguments, **settings))
         if len(steps) == 2:
             lab.tenant.request_cancel(job_id)
-            assert heard.wait(20)
+            assert heard.wait(120)
         return steps[-1]
 
     monkeypatch.setattr(Learner, "optim_step", step_and_cancel)

@@ -22,7 +22,7 @@ def test_answers_until_another_thread_tells_it_to_exit():
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         assert httpx.get(address, trust_env=False).text == "hello"
         server.tell_to_exit()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
         assert not thread.is_alive()
 
 

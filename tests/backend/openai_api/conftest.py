@@ -38,7 +38,7 @@ def api(service):
     """Return a client of the service's OpenAI API."""
     headers = {"Authorization": f"Bearer {service.api_key}"}
     with httpx.Client(
-        base_url=f"{service.url}/openai/v1/", headers=headers, timeout=20, trust_env=False, verify=False
+        base_url=f"{service.url}/openai/v1/", headers=headers, timeout=120, trust_env=False, verify=False
     ) as api:
         yield api
 

@@ -40,7 +40,7 @@ def test_releases_images_though_the_tenants_threads_are_taken(tmp_path):
             file = await asyncio.to_thread(read, b"image")
             assert alive(file.sha256) is file  # for what counts its tokens, or uploads it
             held = len(config.images.files())
-            busy = asyncio.create_task(threads.run("ada", lambda: go_on.wait(20)))
+            busy = asyncio.create_task(threads.run("ada", lambda: go_on.wait(120)))
             await asyncio.sleep(0)
         assert await asyncio.to_thread(released.wait, 10)
         await asyncio.to_thread(read, b"late")

@@ -216,7 +216,7 @@ def test_refuses_only_the_prompt_with_too_many_images(lab):
     other = crowded.model_copy(update={"request_id": "other", "images": []})
     inbox = SimpleQueue()
     lab.pool.routes.sample([crowded, other], inbox.put)
-    found = {answer.request_id: answer for _ in range(2) for answer in inbox.get(timeout=20)}
+    found = {answer.request_id: answer for _ in range(2) for answer in inbox.get(timeout=120)}
     assert isinstance(found["other"], Completion)
     answer = found["crowded"]
     assert (answer.error.type, answer.error.field) == ("InvalidRequestError", "images")

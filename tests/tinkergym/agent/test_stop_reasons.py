@@ -57,7 +57,7 @@ CASES = {
         2,
         "limits.max_context_tokens 80",
     ),
-    StopReason.EPISODE_TIMEOUT: ("Sound", {"episode_timeout_seconds": 0.05}, Silent(), 0, "ran out"),
+    StopReason.EPISODE_TIMEOUT: ("Sound", {"episode_timeout_seconds": 0.5}, Silent(), 0, "ran out"),
     StopReason.ENVIRONMENT_ERROR: ("RaisesInStep", {}, YES, 1, "fell off the board"),
     StopReason.ENVIRONMENT_TIMEOUT: ("HangsInStep", {"step_timeout_seconds": 0.5}, YES, 1, "did not return"),
     StopReason.INVALID_REWARD: ("PaysNaN", {}, YES, 1, "nan"),

@@ -240,9 +240,9 @@ threading.meet("{name}", change)
         first = threads.submit(tg.make, "first/Env-v0")
         assert changed.wait(60.0)
         second = threads.submit(tg.make, "second/Env-v0")
-        assert first.result(20)
+        assert first.result(120)
         first_is_made.set()
-        assert second.result(20)
+        assert second.result(120)
     assert gym.registry["board/GomokuVs-v0"] is gomoku
 
 

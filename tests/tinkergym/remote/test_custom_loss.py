@@ -78,7 +78,7 @@ def test_returns_future_of_a_custom_loss():
     view = JobView(job_id=POLICY_ID, spec=PolicySpec(), state="running", **known)
     sequence = {"token_ids": [5, 6, 7], "loss_mask": [False, False, True]}
     with TrainingPolicy(api, view, Renderer.from_bundle(byte_bundle())) as policy:
-        assert policy.forward_backward_custom([sequence], lambda _: (3.0, [[0.5]])).result(10).loss == 3.0
+        assert policy.forward_backward_custom([sequence], lambda _: (3.0, [[0.5]])).result(60).loss == 3.0
         with pytest.raises(NonFiniteLossError):
             policy.forward_backward_custom([sequence], lambda _: (math.nan, [[0.5]]))
     ops = [call.op for call in api.service.stored]

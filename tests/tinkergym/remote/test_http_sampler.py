@@ -73,7 +73,7 @@ def showing(name: str, *pictures) -> SampleRequest:
 def answers(inbox: SimpleQueue, count: int) -> dict[str, object]:
     found = {}
     while len(found) < count:
-        for answer in inbox.get(timeout=20):
+        for answer in inbox.get(timeout=120):
             assert answer.request_id not in found
             found[answer.request_id] = answer
     return found

@@ -64,9 +64,9 @@ def policy(api):
 
 
 def test_sends_every_setting_of_a_loss(api, policy):
-    policy.forward_backward([SEQUENCE], "ppo", **PPO, **KL).result(10)
-    policy.forward_backward([TokenSequence(**SEQUENCE)], "gspo").result(10)
-    policy.forward_backward([{"token_ids": [5, 6]}]).result(10)
+    policy.forward_backward([SEQUENCE], "ppo", **PPO, **KL).result(60)
+    policy.forward_backward([TokenSequence(**SEQUENCE)], "gspo").result(60)
+    policy.forward_backward([{"token_ids": [5, 6]}]).result(60)
     assert api.service.stored == [
         ForwardBackward(sequences=[SEQUENCE], loss="ppo", **PPO, **KL),
         ForwardBackward(sequences=[SEQUENCE], loss="gspo"),
@@ -79,7 +79,7 @@ def test_sends_every_setting_of_a_step_and_a_load(api, policy):
     policy.optim_step(1e-3)
     policy.load("job-2@4", with_optimizer=False)
     policy.load("job-2@4")
-    policy.logprobs([SEQUENCE]).result(10)
+    policy.logprobs([SEQUENCE]).result(60)
     assert api.service.stored == [
         OptimStep(learning_rate=2e-3, max_grad_norm=0.3, weight_decay=0.1),
         OptimStep(learning_rate=1e-3, max_grad_norm=1.0, weight_decay=0.0),
@@ -98,7 +98,7 @@ def test_sends_gradient_of_custom_loss_reversed_on_its_tokens(api, policy):
         return 4.5, [[0.25, -0.5], [2.0]]
 
     other = {"token_ids": [9, 8]}
-    result = policy.forward_backward_custom([SEQUENCE, other], gradient).result(10)
+    result = policy.forward_backward_custom([SEQUENCE, other], gradient).result(60)
     assert (seen, result.loss) == ([[[-1.0, -2.0], [-3.0]]], 4.5)
     asked, sent = api.service.stored
     assert asked == Logprobs(sequences=[SEQUENCE, other])

@@ -38,7 +38,7 @@ def port():
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ ID = "0123456789abcdef" * 2
 
 def ask(link, **message):
     link.send(json.dumps(message))
-    return json.loads(link.recv(timeout=20))
+    return json.loads(link.recv(timeout=120))
 
 
 def session(link, **more):
@@ -29,7 +29,7 @@ def test_rejects_hundred_megabytes_by_their_header(stranger):
     session(link)
     with pytest.raises(ConnectionClosed) as caught:
         link.send(b"x" * 100_000_000)
-        link.recv(timeout=20)
+        link.recv(timeout=120)
     assert caught.value.rcvd is None or caught.value.rcvd.code == 1009
     assert ask(stranger.connect(), op="about", version=VERSION)["capacity"] == 64
 
@@ -37,7 +37,7 @@ def test_rejects_hundred_megabytes_by_their_header(stranger):
 @pytest.mark.parametrize("patience", [0.3])
 @pytest.mark.parametrize("sent", [b"", b"GET / HTT", b"GET /v1/session HTTP/1.1\r\nHost: localhost\r\nUpgr"])
 def test_hangs_up_on_request_that_never_ends(stranger, sent):
-    with socket.create_connection(stranger.address, timeout=20) as link:
+    with socket.create_connection(stranger.address, timeout=120) as link:
         link.sendall(sent)
         assert link.recv(1000) == b""
 
@@ -46,7 +46,7 @@ def test_hangs_up_on_request_that_never_ends(stranger, sent):
 def test_hangs_up_on_connection_that_opens_no_session(stranger):
     link = stranger.connect()
     with pytest.raises(ConnectionClosed):
-        link.recv(timeout=20)
+        link.recv(timeout=120)
 
 
 def test_limits_number_of_connections(serve, connect):
@@ -64,18 +64,18 @@ def test_keeps_no_client_waiting_while_a_large_frame_is_read(stranger, monkeypat
     def slow_decode(frame):
         if len(frame) > 100_000:
             reading.set()
-            answered.wait(20)
+            answered.wait(120)
         return decode(frame)
 
     monkeypatch.setattr("tinkergym.serving.server_app.decode", slow_decode)
     link, other = stranger.connect(), stranger.connect()
     session(link)
     link.send(json.dumps({"op": "step", "i": 0, "action": "x" * 200_000}))
-    assert reading.wait(20)
+    assert reading.wait(120)
     other.send(json.dumps({"op": "about", "version": VERSION}))
     assert json.loads(other.recv(timeout=60.0))["version"] == VERSION
     answered.set()
-    assert "error" in json.loads(link.recv(timeout=20))  # nothing was reset yet
+    assert "error" in json.loads(link.recv(timeout=120))  # nothing was reset yet
 
 
 def test_hangs_up_on_who_reads_none_of_its_answers(serve, monkeypatch):

@@ -28,7 +28,7 @@ def serve():
     yield start
     for server, thread in servers:
         server.should_exit = True
-        thread.join(timeout=20)
+        thread.join(timeout=120)
         assert not thread.is_alive()  # it would take a core from all tests that follow
 
 
@@ -72,7 +72,7 @@ def test_serves_who_reads_on_for_longer_than_that(serve_stream):
         reading_seconds = 1.0
 
     address, ended = serve_stream(Impatient)
-    with socket.create_connection(address, timeout=20) as client:
+    with socket.create_connection(address, timeout=120) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         for _ in range(200):
             assert client.recv(2**16)
@@ -88,11 +88,11 @@ def test_evicts_no_connection_that_still_has_answer_to_read(serve):
         await send({"type": "http.response.body", "body": bytes(size)})
 
     address = serve(PunctualHead.within(10.0, most_connections=1), app)
-    with socket.create_connection(address, timeout=20) as slow, slow.makefile("rb") as answer:
+    with socket.create_connection(address, timeout=120) as slow, slow.makefile("rb") as answer:
         slow.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         while answer.readline() != b"\r\n":
             pass
         begun = len(answer.read(1))
-        with socket.create_connection(address, timeout=20) as late:
+        with socket.create_connection(address, timeout=120) as late:
             assert late.recv(12) == b"HTTP/1.1 503"
         assert begun + len(answer.read(size - begun)) == size

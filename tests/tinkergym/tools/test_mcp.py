@@ -79,13 +79,13 @@ def test_shows_server_only_the_variables_that_were_named(tools, monkeypatch):
 
 
 def test_tells_slow_calls_from_dead_servers():
-    with mcp_tools(COMMAND, timeout_seconds=20) as found:
+    with mcp_tools(COMMAND, timeout_seconds=60) as found:
         tools = {tool.name: tool for tool in found}
         process = int(tools["process"].call({}).split()[0])
         found._connection._seconds = 0.2
         with pytest.raises(ToolError):
             tools["wait"].call({})
-        found._connection._seconds = 20
+        found._connection._seconds = 60
         with pytest.raises(EnvironmentInfrastructureError):
             tools["die"].call({})
         with pytest.raises(EnvironmentInfrastructureError):
@@ -112,7 +112,7 @@ def test_ends_server_when_environment_that_named_its_tools_closes():
 )
 def test_says_why_a_server_does_not_start(command, said):
     with pytest.raises(EnvironmentInfrastructureError, match=said):
-        mcp_tools(command, timeout_seconds=20)
+        mcp_tools(command, timeout_seconds=60)
 
 
 def test_gives_up_server_that_says_nothing():

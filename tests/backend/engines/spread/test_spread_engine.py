@@ -31,7 +31,7 @@ class Marked(ScriptedEngine):
 
     def _marked(self, request):
         self.begun.set()
-        assert self.go.wait(10.0)
+        assert self.go.wait(60.0)
         return [self.token + (request.policy_version or self.versions[request.policy])]
 
     def publish(self, policy, version, weights, *, let_finish=False):
@@ -74,7 +74,7 @@ def fleet(tmp_path):
 
 
 def ask(fleet, asked) -> dict:
-    return Asked(fleet.engine, asked).wait(10.0)
+    return Asked(fleet.engine, asked).wait(60.0)
 
 
 def test_spreads_requests_over_all_engines(fleet):
@@ -119,9 +119,9 @@ def test_asks_a_dead_engines_requests_elsewhere(fleet):
     doomed = fleet.hosts[0]
     doomed.engine.go.clear()
     asked = Asked(fleet.engine, requests(12))
-    assert doomed.engine.begun.wait(10.0)
+    assert doomed.engine.begun.wait(60.0)
     doomed.endpoint.close()
-    answers = asked.wait(10.0)
+    answers = asked.wait(60.0)
     assert by_engine(answers).keys() == {OWN, SECOND}
     assert len(answers) == 12
     assert [replica.engine_id for replica in fleet.engine.replicas()] == ["engine-1"]
@@ -133,9 +133,9 @@ def test_asks_a_silent_engines_requests_elsewhere(tmp_path):
     silent = fleet.add(Marked(FIRST))
     silent.engine.go.clear()
     asked = Asked(fleet.engine, requests(4))
-    assert silent.engine.begun.wait(10.0)
+    assert silent.engine.begun.wait(60.0)
     now[0] = 11.0
-    answers = asked.wait(10.0)
+    answers = asked.wait(60.0)
     assert by_engine(answers) == {OWN: 4}
     assert fleet.engine.replicas() == []
     silent.engine.go.set()
@@ -171,9 +171,9 @@ def test_retires_what_ended_while_an_engine_was_unreachable(tmp_path):
     fleet.wait_until_held("q", 1)
     host.engine.go.clear()
     asked = Asked(fleet.engine, requests(4, "q"))
-    assert host.engine.begun.wait(10.0)
+    assert host.engine.begun.wait(60.0)
     now[0] = 11.0
-    assert by_engine(asked.wait(10.0)) == {OWN: 4}
+    assert by_engine(asked.wait(60.0)) == {OWN: 4}
     host.engine.go.set()
     fleet.engine.retire("p")
     fleet.engine.join(host.joins)
@@ -206,10 +206,10 @@ def test_ends_unanswered_requests_for_a_replaced_version_as_asked(fleet, let_fin
     slow = fleet.hosts[0].engine
     slow.go.clear()
     asked = Asked(fleet.engine, requests(3, "p", version=1))
-    assert slow.begun.wait(10.0)
+    assert slow.begun.wait(60.0)
     fleet.engine.publish("p", 2, weights(2), let_finish=let_finish)
     slow.go.set()
-    answers = asked.wait(10.0)
+    answers = asked.wait(60.0)
     assert len(answers) == 3
     failed = [answer for answer in answers.values() if isinstance(answer, SampleFailure)]
     assert {answer.error.code for answer in failed} <= {PolicyVersionGoneError("").code}
@@ -227,7 +227,7 @@ def test_counts_no_requests_of_callers_that_left(fleet):
         host.engine.go.clear()
     deliver = Deliver()
     fleet.engine.submit(requests(30), deliver)
-    assert all(host.engine.begun.wait(10.0) for host in fleet.hosts)
+    assert all(host.engine.begun.wait(60.0) for host in fleet.hosts)
     deliver.gone = True
     for host in fleet.hosts:
         host.engine.go.set()
