@@ -159,11 +159,15 @@ def test_interrupts_program_inline():
 
 
 def test_starts_no_thread_inline():
-    before = threading.active_count()
-    seen = []
-    make = lambda reference: seen.append(threading.active_count()) or Sound()  # noqa: E731
+    seen = set()
+
+    class Noting(Sound):
+        def go_wrong(self):
+            seen.add(threading.current_thread())
+
+    make = lambda reference: seen.add(threading.current_thread()) or Noting()  # noqa: E731
     played(plans("sound", range(20)), InlineExecutor(), make)
-    assert set(seen) == {before}
+    assert seen == {threading.current_thread()}
 
 
 @mostly

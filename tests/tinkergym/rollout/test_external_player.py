@@ -24,7 +24,7 @@ KEY = "sk-very-secret"
 
 
 def of(server, **settings):
-    model = External(url=server.url, model="small", **{"timeout_seconds": 5.0, **settings})
+    model = External(url=server.url, model="small", **{"timeout_seconds": 60.0, **settings})
     return TablePlayer(kind="external", name=model.model, external=model)
 
 
@@ -81,18 +81,18 @@ def test_shows_remote_model_at_seat_what_a_policy_would_see():
 
 
 @pytest.mark.parametrize(
-    ("says", "words"),
+    ("says", "words", "settings"),
     [
-        (lambda messages: None, "timed out"),
-        (lambda messages: "", "empty"),
-        (lambda messages: " \n", "empty"),
-        (lambda messages: 401, "401"),
+        (lambda messages: None, "timed out", {"timeout_seconds": 0.3}),
+        (lambda messages: "", "empty", {}),
+        (lambda messages: " \n", "empty", {}),
+        (lambda messages: 401, "401", {}),
     ],
     ids=["silent", "empty", "blank", "refused"],
 )
-def test_fails_game_and_names_seat_that_gives_no_answer(says, words):
+def test_fails_game_and_names_seat_that_gives_no_answer(says, words, settings):
     with ChatServer(says) as server:
-        result = played(of(server, api_key=KEY, timeout_seconds=0.3))
+        result = played(of(server, api_key=KEY, **settings))
     (record,) = result.trajectories
     assert record.stop_reason is StopReason.OPPONENT_FAILED
     assert record.failed
@@ -103,13 +103,13 @@ def test_fails_game_and_names_seat_that_gives_no_answer(says, words):
 
 
 def test_replays_game_whose_model_failed_where_job_says_so():
-    failures = iter([None])
+    failures = iter([""])
 
     def says(messages):
         return next(failures, "5")
 
     with ChatServer(says) as server:
-        (record,) = played(of(server, timeout_seconds=1.0), retries=1).trajectories
+        (record,) = played(of(server), retries=1).trajectories
     assert (record.stop_reason, record.retries) == (StopReason.TERMINATED, 1)
 
 

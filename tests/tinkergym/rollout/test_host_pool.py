@@ -1,6 +1,7 @@
 import itertools
 import sqlite3
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from tests.tinkergym.rollout.walks import RENDERER, YES, Walk, plans, played
 from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.rollout.executors import ThreadExecutor
 from tinkergym.rollout.play_list import play
+from tinkergym.rollout.player import EpisodePlayer
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.tasks.jsonl import JsonlTasks
 from tinkergym.trajectory.trajectory import StopReason
@@ -84,30 +86,42 @@ def test_ends_episode_of_unmakeable_environment(error):
 
 @pytest.mark.parametrize("method", ["__init__", "start", "reply"])
 def test_loses_only_its_thread_by_an_environment_that_hangs(method):
-    release, closed = threading.Event(), threading.Event()
+    hangs, release, closed = threading.Event(), threading.Event(), threading.Event()
 
     class Hangs(Walk):
         def close(self):
             closed.set()
 
     def hang(self, *arguments):
-        release.wait()
+        assert hangs.set() or release.wait(60)
         return None if method == "__init__" else ("", 0.0, True)
 
     setattr(Hangs, method, hang)
-    limits = Limits(step_timeout_seconds=0.2)
+    limits = Limits(step_timeout_seconds=20)
     hanging = plans(1, "hangs", limits=limits)
     others = [plan for plan in plans(6) if plan.episode_id != "e0"]
 
     def make_env(reference):
         return Hangs() if reference.id == "hangs" else Walk()
 
-    trajectories = played([*hanging, *others], make_env)
+    # Its time passes once it hangs, however long it takes to get there.
+    player = EpisodePlayer(
+        sampler=YES,
+        make_env=make_env,
+        executor=ThreadExecutor(),
+        clock=lambda: time.monotonic() + 30 * hangs.is_set(),
+    )
+    for plan in (*hanging, *others):
+        player.start(plan, RENDERER)
+    trajectories = {}
+    while player.active:
+        trajectories |= {result.episode_id: result.trajectory for result in player.poll(1.0)}
+    player.close()
     release.set()
     hung = trajectories.pop("e0")
     assert hung.stop_reason is StopReason.ENVIRONMENT_TIMEOUT
-    assert "did not return within 0.2 s" in hung.error
-    assert "release.wait()" in hung.error
+    assert "did not return within 20" in hung.error
+    assert "release.wait(60)" in hung.error
     assert {t.stop_reason for t in trajectories.values()} == {StopReason.TERMINATED}
     # The thread that came back after all closes what it had.
     assert closed.wait(timeout=60)

@@ -215,10 +215,10 @@ def test_ends_episode_by_name_when_environment_took_too_long(service, slow, trai
 
 
 def test_keeps_earnings_of_episode_whose_time_ran_out(service, train):
-    env = train(steps=1, limits=tg.Limits(episode_timeout_seconds=1.0))
+    env = train(steps=1, limits=tg.Limits(episode_timeout_seconds=2.0))
     die, _ = env.reset()
     env.step(int(env.policy.act(f"The die shows {die}.")))
-    time.sleep(1.0)
+    time.sleep(2.0)
     assert env.policy.act("The die shows 2.") == ""
     *_, info = env.step(None)
     assert info["tinkergym"]["stop_reason"] == "episode_timeout"
@@ -306,10 +306,11 @@ def test_rejects_foreign_adapter_in_place_of_the_usual_one(service, train):
     assert caught.value.field == "adapter"
 
 
-def test_raises_at_the_next_call_after_a_job_failed(service, train_remotely):
+def test_raises_at_the_next_call_after_a_job_failed(start_service, train_remotely):
+    start_service(name_the_die, context_length=10**6)  # The news is there long before it is full.
+
     class Endless(Dice):
         def step(self, action):
-            time.sleep(0.02)  # so that the news is there before the context is full
             return self.die, 0.0, False, False, {}
 
     env = train_remotely(
