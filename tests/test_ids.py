@@ -1,4 +1,4 @@
-"""Ids are taken apart in one module only: `tinkergym/schema/ids.py`."""
+"""Ids are taken apart in `tinkergym/schema/ids.py` only, names of processes in `process_runner.py`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SPLITS = {"split", "rsplit", "partition", "rpartition"}
-SEPARATORS = ("/", ":", "@", "-")
+SEPARATORS = ("/", ":", "@", "-", "|")
 PREFIXES = ("job-", "policy-")
 BY_PREFIX = {"startswith", "removeprefix"}
-ID_NAMES = re.compile(r"(job|policy|episode|lease|session|tenant)_id|owner|agent|policy|version")
+ID_NAMES = re.compile(
+    r"(job|policy|episode|lease|session|tenant|pool|worker|engine|node)_id|owner|agent|policy|version"
+)
 """What is an id or part of one, by the last name of an f-string's expression."""
 
 NOT_IDS = {
@@ -37,6 +39,8 @@ NOT_IDS = {
     # The process that a temporary folder belongs to.
     "backend/app/temporary_folders.py": 1,
     "backend/engines/vllm/folder.py": 1,
+    # The key that takes apart the names of our processes in Ray.
+    "backend/scheduler/process_runner.py": 2,
     # Where a command is: `module:function`.
     "tinkergym/cli/main.py": 1,
     # A setting with a number or a name: `retry:2`, `only:black`.
@@ -60,6 +64,12 @@ NOT_TAKEN_APART = {
     # The id of a request: any text that is unique.
     "backend/policies/parity.py": 1,
     "tinkergym/agent/episode_plan.py": 1,
+    # The typed key of a process, and other names in Ray.
+    "backend/scheduler/process_runner.py": 2,
+    "backend/scheduler/ray_gpus.py": 1,
+    "backend/scheduler/ray_groups.py": 1,
+    # What a running baseline is of.
+    "backend/jobs/train_batch.py": 1,
     # What vLLM's log calls a policy.
     "backend/engines/vllm/published_policies.py": 1,
 }
@@ -74,11 +84,24 @@ def modules():
                 yield name, ast.parse(path.read_text("utf-8"))
 
 
-def is_split(node):
+def constants_of(tree):
+    """Return the texts that a module gives names to."""
+    return {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def is_split(node, named):
     """Whether a call takes a text apart at a separator of ids, or asks for the beginning of one."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
         return False
-    first = [one.value for one in ast.walk(node.args[0]) if isinstance(one, ast.Constant)]
+    parts = list(ast.walk(node.args[0]))
+    first = [one.value for one in parts if isinstance(one, ast.Constant)]
+    first += [named.get(one.id) for one in parts if isinstance(one, ast.Name)]
     asked = SEPARATORS if node.func.attr in SPLITS else PREFIXES if node.func.attr in BY_PREFIX else ()
     return any(one in asked for one in first)
 
@@ -95,7 +118,7 @@ def joins_id(node):
         return False
     parts = node.values
     for before, between, after in zip(parts, parts[1:], parts[2:], strict=False):
-        if isinstance(between, ast.Constant) and between.value in ("/", ":", "@"):
+        if isinstance(between, ast.Constant) and between.value in ("/", ":", "@", "|"):
             names = [
                 ast.unparse(part.value).rpartition(".")[2]
                 for part in (before, after)
@@ -111,9 +134,10 @@ def found():
     """How often each module splits, joins and makes ids, by one look at all of them."""
     splits, joins, makes = Counter(), Counter(), Counter()
     for name, tree in modules():
+        named = constants_of(tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
-                splits[name] += is_split(node)
+                splits[name] += is_split(node, named)
             elif isinstance(node, ast.JoinedStr):
                 joins[name] += joins_id(node)
                 makes[name] += makes_id(node)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 from backend.episodes.env_worker_end import WorkerEnd, WorkerRemains
 from backend.scheduler.unplaced import Unplaced
@@ -63,15 +63,40 @@ Change = PoolEnded | PoolReady | EnvWorkerEnded | EnvWorkersSeen | EngineHostEnd
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A process found at the scheduler's start, started by the last scheduler."""
+    """A process of the service, by the name under which the next scheduler finds it.
+
+    `pool|POOL|MODEL`, `env_worker|POOL|WORKER` or `engine_host|POOL|NUMBER|ENGINE`.
+    """
 
     kind: Literal["pool", "env_worker", "engine_host"]
     pool_id: str
     worker_id: str
     """The id of an environment worker or an engine host; a pool's is its pool_id."""
-    model: str
+    model: str = ""
+    """Of a pool."""
     number: int = 0
     """Of an engine host."""
+
+    @classmethod
+    def find(cls, name: str) -> Self | None:
+        """Parse a name; None if it is not that of such a process. `str` is the inverse."""
+        match name.split("|", 2):
+            case ["pool", pool_id, model]:
+                return cls(kind="pool", pool_id=pool_id, worker_id=pool_id, model=model)
+            case ["env_worker", pool_id, worker_id]:
+                return cls(kind="env_worker", pool_id=pool_id, worker_id=worker_id)
+            case ["engine_host", pool_id, tail]:
+                number, _, engine_id = tail.partition("|")
+                return cls(kind="engine_host", pool_id=pool_id, worker_id=engine_id, number=int(number))
+        return None
+
+    def __str__(self) -> str:
+        tails = {
+            "pool": self.model,
+            "env_worker": self.worker_id,
+            "engine_host": f"{self.number}|{self.worker_id}",
+        }
+        return f"{self.kind}|{self.pool_id}|{tails[self.kind]}"
 
 
 class ProcessRunner(Protocol):

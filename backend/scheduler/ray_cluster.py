@@ -35,7 +35,7 @@ from backend.scheduler.process_runner import (
     PoolReady,
     Running,
 )
-from backend.scheduler.ray_env_workers import SEPARATOR, Children, RayEnvWorkers, actor_name
+from backend.scheduler.ray_env_workers import Children, RayEnvWorkers, actor_name
 from backend.scheduler.ray_groups import POOL_BUNDLE
 from backend.scheduler.ray_placing import Placing
 from backend.scheduler.ray_start import child_environment
@@ -60,8 +60,8 @@ def _actors() -> dict[str, Any]:
 def stop_everything(*, seconds: float) -> None:
     """Let the pools return their jobs to the queue, within `seconds`, and leave nothing behind in Ray."""
     actors = _actors()
-    stopping = (actor_name("pool", ""), actor_name("engine_host", ""))
-    stops = [actor.stop.remote() for name, actor in actors.items() if name.startswith(stopping)]
+    processes = [(Running.find(name), actor) for name, actor in actors.items()]
+    stops = [actor.stop.remote() for one, actor in processes if one and one.kind != "env_worker"]
     with contextlib.suppress(Exception):
         ray.wait(stops, num_returns=len(stops), timeout=seconds)
     for actor in actors.values():
@@ -120,30 +120,22 @@ class RayWorkers:
         """Return what an earlier scheduler left running, and watch it from now on."""
         found: list[Running] = []
         for name, actor in self._actors().items():
-            kind, _, rest = name.partition(SEPARATOR)
-            pool_id, _, tail = rest.partition(SEPARATOR)
-            if kind == "pool":
+            process = Running.find(name)
+            if process is None:
+                continue
+            pool_id, worker_id = process.pool_id, process.worker_id
+            if process.kind == "env_worker":
+                self._env_workers.adopt(pool_id, worker_id, actor)
+                continue
+            if process.kind == "pool":
                 self._pools[pool_id] = actor
-                self._watch(actor.wait.remote().future(), "pool", pool_id)
-                found.append(Running(kind="pool", pool_id=pool_id, worker_id=pool_id, model=tail))
-            elif kind == "engine_host":
-                number, _, engine_id = tail.partition(SEPARATOR)
-                self._engine_hosts[engine_id] = (pool_id, actor)
-                self._watch(actor.wait.remote().future(), "engine_host", engine_id)
-                found.append(
-                    Running(
-                        kind="engine_host",
-                        pool_id=pool_id,
-                        worker_id=engine_id,
-                        model="",
-                        number=int(number),
-                    )
-                )
-            elif kind == "env_worker":
-                self._env_workers.adopt(pool_id, tail, actor)
+            else:
+                self._engine_hosts[worker_id] = (pool_id, actor)
+            self._watch(actor.wait.remote().future(), process.kind, worker_id)
+            found.append(process)
         for worker_id, (pool_id, worker) in self._env_workers.started().items():
             self._watch(worker.watched(), "env_worker", worker_id)
-            found.append(Running(kind="env_worker", pool_id=pool_id, worker_id=worker_id, model=""))
+            found.append(Running(kind="env_worker", pool_id=pool_id, worker_id=worker_id))
         self._placing.adopt(self._pools)
         # Those whose pool died while there was no scheduler.
         for pool_id in set(self._helpers().values()):

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 import pytest
 
 from backend.episodes.env_worker_end import WorkerRemains
+from backend.scheduler.process_runner import Running
 from backend.scheduler.ray_cluster import RayWorkers
 from backend.scheduler.scheduler import Scheduler
 from backend.worker_url import unix_url
@@ -94,7 +95,8 @@ class Machine:
 
     def __init__(self, world) -> None:
         self.world, self.children, self.pool = world, {}, Actor()
-        self.actors = {f"pool|{POOL}|nano": self.pool}
+        pool = Running(kind="pool", pool_id=POOL, worker_id=POOL, model="nano")
+        self.actors = {str(pool): self.pool}
         self.started: list[Child] = []
         self.placing = NoPlaces()
         url = unix_url(world.socket(POOL))
