@@ -35,7 +35,7 @@ from backend.scheduler.process_runner import (
     PoolReady,
     Running,
 )
-from backend.scheduler.ray_env_workers import Children, RayEnvWorkers, actor_name
+from backend.scheduler.ray_env_workers import Children, RayEnvWorkers
 from backend.scheduler.ray_groups import POOL_BUNDLE
 from backend.scheduler.ray_placing import Placing
 from backend.scheduler.ray_start import child_environment
@@ -181,7 +181,7 @@ class RayWorkers:
             # be in use.
             ray.remote(max_restarts=0, max_concurrency=16)(PoolProcess)
             .options(
-                name=actor_name("pool", pool_id, model),
+                name=str(Running(kind="pool", pool_id=pool_id, worker_id=pool_id, model=model)),
                 lifetime="detached",
                 # Its learner's first rank runs in the same bundle.
                 num_cpus=own.cpus - first_rank,
@@ -212,10 +212,11 @@ class RayWorkers:
         """Start an engine host of a ready pool; `EngineHostEnded` follows when it ends."""
         place = self._placing.place(pool_id).of_engine(number)
         (own,) = place.engines
+        process = Running(kind="engine_host", pool_id=pool_id, worker_id=engine_id, number=number)
         actor = (
             ray.remote(max_restarts=0, max_concurrency=8)(EngineHostProcess)
             .options(
-                name=actor_name("engine_host", pool_id, str(number), engine_id),
+                name=str(process),
                 lifetime="detached",
                 num_cpus=own.cpus,
                 memory=own.memory_bytes,

@@ -14,20 +14,14 @@ from backend.episodes.env_worker_end import WorkerEnd
 from backend.scheduler.actor_processes import EnvWorkerProcess
 from backend.scheduler.env_worker_handles import EnvWorkerHandle, WorkerInActor
 from backend.scheduler.model_wishes import share
+from backend.scheduler.process_runner import Running
 from backend.scheduler.ray_groups import ENV_WORKER_BUNDLE
 from backend.scheduler.ray_placing import Placing
 
 _log = logging.getLogger(__name__)
 
-SEPARATOR = "|"
-
 Children = dict[str, tuple[str, EnvWorkerHandle]]
 """Environment workers that are children of this process, by id: their pool, and the worker."""
-
-
-def actor_name(*parts: str) -> str:
-    """Return the name of an actor: what it is, its pool's id, and what tells it from others of the pool."""
-    return SEPARATOR.join(parts)
 
 
 class RayEnvWorkers:
@@ -99,7 +93,7 @@ class RayEnvWorkers:
         return WorkerInActor(
             ray.remote(max_restarts=0, max_concurrency=4)(EnvWorkerProcess)
             .options(
-                name=actor_name("env_worker", pool_id, worker_id),
+                name=str(Running(kind="env_worker", pool_id=pool_id, worker_id=worker_id)),
                 lifetime="detached",
                 num_cpus=self._cpus,
                 label_selector=None if inside else self._placing.anywhere(),
