@@ -22,6 +22,7 @@ from backend.jobs.kl_metric import kl_at_tokens
 from backend.jobs.run_evidence import Source
 from backend.jobs.turn_rewards import compared_return, counts, shaped_rewards
 from backend.learner.sequences import FloatArray, TrainSequence
+from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.outcomes import Credit, Outcome, StepOutcomes
 from tinkergym.trajectory.trajectory import Segment, Trajectory
@@ -68,6 +69,9 @@ def train_batch(
         policy: Whose seats are trained on; None means all trained ones. A seat is compared with the
             same seat of its group's other episodes, never with another seat.
         memory: What the algorithm remembered of earlier steps.
+
+    Raises:
+        InvalidRequestError: The algorithm credits more or fewer seats than there are.
     """
     algorithm = spec.algorithm
     kept, replaced = learned_from(spec, played)
@@ -85,6 +89,12 @@ def train_batch(
     credited = algorithm.credits(
         StepOutcomes(outcomes, lambda: _asked(spec, outcomes, values), shuffle, memory or {})
     )
+    if len(credited.of) != len(outcomes):
+        raise InvalidRequestError(
+            f"the algorithm {algorithm.own_name()!r} credits {len(credited.of)} of {len(outcomes)} seats",
+            hint="`credits` returns one for each of `step.seats`; None leaves an episode out",
+            field="algorithm.name",
+        )
     sequences, sources, versions = _assembled(spec, seats, outcomes, credited.of, found)
     if spec.environment.is_program and algorithm.aggregation == "sequence":
         sequences = _by_episode(sequences, sources)

@@ -12,6 +12,7 @@ from tinkergym.algorithms.running_baseline import RunningBaseline
 from tinkergym.policy_losses import LossTokens
 from tinkergym.schema.optimizer import AdamW
 from tinkergym.schema.policy_gradient import PolicyGradient
+from tinkergym.schema.refusals import Refusal
 from tinkergym.trajectory.outcomes import Credits, Outcome, StepOutcomes
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "LossTokens",
     "Outcome",
     "PolicyGradient",
+    "Refusal",
     "ReinforcePlusPlus",
     "RunningBaseline",
     "StepOutcomes",

@@ -96,7 +96,9 @@ class Choice(UserSettings):
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         """Refuse a user's subclass that has methods: settings are sent to the service, code is not."""
         for base in cls.__mro__:
-            if not _is_foreign(base) or cls._is_installed(base):
+            if cls._is_installed(base):
+                break  # And with it what it is made of.
+            if not _is_foreign(base):
                 continue
             for name, value in vars(base).items():
                 if isinstance(value, _METHODS) and not _takes_effect(cls, name):
@@ -105,8 +107,8 @@ class Choice(UserSettings):
                         f"the service would ignore the method {name}(){whose}, because it receives the "
                         f"settings of {cls.__name__}, not its code",
                         hint="remove the method, as a subclass may only change defaults; to compute losses "
-                        "or advantages yourself, write your own loop with client.create_policy() "
-                        "(docs/guides/own_loop.md)",
+                        "or advantages yourself, install an algorithm with a `name` of its own "
+                        "(docs/guides/own_algorithm.md), or write your own loop (docs/guides/own_loop.md)",
                         field=f"{cls.__name__}.{name}",
                     )
 

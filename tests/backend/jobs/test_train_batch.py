@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from backend.learner.aggregation import token_weights
 from backend.learner.sequences import BatchTotals
 from tests.backend.jobs.played_episodes import batch, episode, half, job, never
 from tests.backend.seats import result_of, two_seats
-from tinkergym.algorithms import GRPO, PPO, DrGRPO, ReinforcePlusPlus, RunningBaseline
+from tinkergym.algorithms import GRPO, PPO, Credits, DrGRPO, ReinforcePlusPlus, RunningBaseline
+from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.trajectory.content_parts import ImageSpan
 from tinkergym.trajectory.trajectory import Segment, StopReason
@@ -47,6 +49,20 @@ def test_compares_a_seat_with_neighbours_of_its_own_kind_only():
     assert [s.advantage for s in found.sequences] == [2.0, -2.0, 0.0, 0.0]
     assert found.groups == [0, 0, 1, 1]
     assert (found.metrics["compared_groups"], found.metrics["zero_variance_groups"]) == (2, 1)
+
+
+class Miscounting(GRPO):
+    name: Literal["grpo"] = "grpo"
+    many: int = 0
+
+    def credits(self, step):
+        return Credits([None] * self.many)
+
+
+@pytest.mark.parametrize("many", [0, 3])
+def test_refuses_credits_of_too_many_or_too_few_seats(many):
+    with pytest.raises(InvalidRequestError, check=lambda error: error.field == "algorithm.name"):
+        batch(GOOD, BAD, algorithm=Miscounting(**PAIR, many=many))
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
+import re
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from pydantic import field_validator
 
 import tinkergym as tg
-from tinkergym.algorithms import PPO, RLOO
+from tinkergym.algorithms import PPO, RLOO, PolicyGradient
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.parts import FullParameters, Limits, LoRA, Sampling
 from tinkergym.schema.parsing import parse_spec
@@ -57,8 +59,14 @@ def test_rejects_method_named_like_an_internal_one_too(name):
 def test_names_in_methods_refusal_what_runs_own_code():
     with pytest.raises(InvalidRequestError) as refused:
         _subclass(tg.GRPO, advantages=lambda self: 0)
-    assert Path("docs/guides/own_loop.md").exists()
-    assert "docs/guides/own_loop.md" in refused.value.hint
+    pages = re.findall(r"docs/[\w/]+\.md", refused.value.hint)
+    assert len(pages) == 2
+    assert all(Path(page).exists() for page in pages)
+
+
+def test_lets_algorithms_of_a_pack_share_methods():
+    own = {"name": "mine", "__annotations__": {"name": Literal["mine"]}, "__module__": "users_pack"}
+    assert type("Mine", (Mixin, PolicyGradient), own)().advantages(1) == 1
 
 
 def test_lets_subclass_of_a_subclass_check_its_settings():
