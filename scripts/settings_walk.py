@@ -3,8 +3,9 @@
 Reads the code and runs none of it. Enters every function that is called with the settings, over all branches,
 also merged into a mapping or kept in an object, but not with a single setting. A method is that of the class
 that its receiver is annotated with or named after (`self._api`: `Api`), or of all classes with the methods of
-such a protocol; else of the only class that has it. Counts files, folders and re-entries: calls from another
-folder into one that was entered before.
+such a protocol; else of the only class that has it. Methods of the settings themselves are not entered: a
+question to them is no stop on their way. Counts files, folders and re-entries: calls from another folder into
+one that was entered before.
 """
 
 import ast

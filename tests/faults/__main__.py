@@ -39,6 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="ids of faults, or areas; all without any")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="copies of the tree to work in")
+    parser.add_argument("--check", action="store_true", help="only see whether the list fits the tree")
     options = parser.parse_args()
     try:
         faults = chosen(read(Path(__file__).parent), options.names)
@@ -46,6 +47,9 @@ def main() -> int:
         parser.error(str(error))
     if problems := [f"{fault.id}: {problem}" for fault in faults if (problem := fault.problem())]:
         parser.error("the list no longer fits the tree:\n" + "\n".join(problems))
+    if options.check:
+        print(f"{len(faults)} faults fit the tree")
+        return 0
     print(_WIDTHS.format("id", "caught", "seconds", "by"))
     caught = 0
     for trial in _trials(faults, options.jobs):
