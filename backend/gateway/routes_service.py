@@ -20,6 +20,7 @@ from backend.gateway.wiring import GatewayParts, parts_of
 from backend.store.place import database_file
 from backend.store.service_parts import (
     CLUSTER,
+    NODES,
     engines_part,
     late_engines,
     lost_pools,
@@ -244,7 +245,7 @@ def _missing(parts: GatewayParts, failing: Collection[str]) -> list[str]:
     # Those that the scheduler lost and replaces, and those that are silent, which it has not seen yet.
     lost = sorted(lost_pools(seen) | {pool.model for pool in known})
     wanted = dict.fromkeys([*parts.config.preload, *lost])
-    parts_below = ["scheduler"] * silent + [CLUSTER] * cluster
+    parts_below = ["scheduler"] * silent + [CLUSTER] * cluster + [NODES] * (NODES in seen)
     return (
         parts_below
         + [pool_part(model) for model in wanted if model not in alive]

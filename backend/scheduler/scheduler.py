@@ -36,6 +36,7 @@ from backend.scheduler.process_runner import (
     PoolReady,
     ProcessRunner,
 )
+from backend.store.service_parts import NODES
 from backend.store.store import ServiceStore
 from tinkergym.errors import InvalidRequestError
 
@@ -86,6 +87,8 @@ class Scheduler:
         self._touched_at = self._swept_at = 0.0
         self._commits: int | None = None
         """The store's commits that the last tick knows of."""
+        self._lacks_nodes: bool | None = None
+        """What is recorded about it; None: what the last scheduler recorded."""
         self._quiet_seconds = _QUIET_SECONDS
         found = workers.running()
         self._pools.adopt(found, clock())
@@ -133,6 +136,7 @@ class Scheduler:
             self._note(self._unnoted[0], now)
             self._unnoted.popleft()
         self._give_up_unplaced(now)
+        self._note_nodes(now)
         # Before the queue is read: the jobs that return to it here are placed in this tick.
         if not self._watch.patient(now):
             self._pools.end_silent(now)
@@ -173,6 +177,20 @@ class Scheduler:
                 # First: if the store refuses a write, the pool still waits, and the next tick does it again.
                 self._starts.failed(models[pool_id], error, now)
                 self._pools.give_up(pool_id)
+
+    def _note_nodes(self, now: float) -> None:
+        """Record whether /v1/health names the nodes as what is missing."""
+        # Running pools prove that there are nodes, of which a new scheduler hears only after a moment.
+        none = bool(self._config.ray.address) and not self._pools.ready and not self._workers.node_bytes()
+        waits = any(why.forever for why in self._workers.waiting().values())
+        offered = set(self._config.models)
+        lacks = none or waits or (bool(offered) and offered <= self._workers.impossible().keys())
+        if lacks != self._lacks_nodes:
+            if lacks:
+                self._store.touch_part(NODES, now)
+            else:
+                self._store.forget_part(NODES)
+            self._lacks_nodes = lacks
 
     def _note(self, change: Change, now: float) -> None:
         """Apply the consequences. Every write may fail, and then all of this is done again."""

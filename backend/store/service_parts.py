@@ -15,6 +15,8 @@ _POOL = "pool:"
 _ENGINES = "engines:"
 CLUSTER = "cluster"
 """The part that is recorded while the Ray cluster in the settings does not answer."""
+NODES = "nodes"
+"""The part that is recorded while no node can be used, or none has what a waiting model needs."""
 
 
 def pool_part(model: str) -> str:

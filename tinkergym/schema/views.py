@@ -172,8 +172,9 @@ class HealthView(WireModel):
     waiting_for: list[str] = Field([], max_length=1000)
     """Unavailable parts: `scheduler`, `pool:nano`, ... A pool is missing while it should be loaded from the
     start, and from its end until another is ready or no job needs it; `engines:nano` while an engine host of
-    it does not come up. Only the local owner sees the names of models that the service does not list; for
-    others these are `pool` and `engines`."""
+    it does not come up; `nodes` while no node can be used, or none has what a waiting model needs. Only the
+    local owner sees the names of models that the service does not list; for others these are `pool` and
+    `engines`."""
     missing_since: dict[str, float] = {}
     """For each of them, since when, in Unix seconds."""
     memory: dict[str, int] = {}

@@ -3,7 +3,7 @@ import time
 import pytest
 
 from backend.gateway.fair_threads import TOO_LONG
-from backend.store.service_parts import CLUSTER, pool_part
+from backend.store.service_parts import CLUSTER, NODES, pool_part
 from tinkergym.errors import ServiceUnavailableError
 
 pytestmark = pytest.mark.service
@@ -104,9 +104,10 @@ def test_reports_pool_as_missing_at_which_nothing_listens(gateway, client):
     assert client.get("/v1/health").json()["waiting_for"] == ["pool:nano"]
 
 
-def test_names_the_cluster_while_its_head_does_not_answer(gateway, client, start_pool):
+@pytest.mark.parametrize("part", [CLUSTER, NODES])
+def test_names_what_the_scheduler_misses_below_all_pools(gateway, client, start_pool, part):
     start_pool()
     service = gateway.store.service()
-    for part in ("scheduler", CLUSTER):
-        service.touch_part(part, now=time.time())
-    assert client.get("/v1/health").json()["waiting_for"] == [CLUSTER]
+    for name in ("scheduler", part):
+        service.touch_part(name, now=time.time())
+    assert client.get("/v1/health").json()["waiting_for"] == [part]

@@ -9,6 +9,7 @@ import pytest
 from backend.planning.machines import Machine
 from backend.scheduler.process_runner import PoolReady
 from backend.scheduler.ray_placing import Placing
+from backend.store.service_parts import NODES
 from tests.backend.scheduler.conftest import ScriptedWorkers
 
 GB = 10**9
@@ -190,6 +191,30 @@ def test_knows_impossible_models_though_others_hold_gpus(make_world):
     assert placing.impossible() == {}  # Other nodes may be about to join.
     world.monotonic.now += 31.0
     assert placing.impossible().keys() == {"large", "large|full"}
+
+
+def test_records_that_no_node_has_place_for_what_is_wanted(nodes):
+    def lacks_nodes():
+        pass_seconds(nodes)
+        return NODES in nodes.service.parts(nodes.clock.now)
+
+    machines = nodes.workers.placing.machines
+    small, other = machines
+    assert not lacks_nodes()
+    machines.clear()
+    assert lacks_nodes()
+    nodes.new_scheduler()
+    machines.append(Machine(node_id="c", cpus=2, memory_bytes=64 * GB))
+    assert not lacks_nodes()
+    job_id = nodes.submit(model="large")
+    assert [lacks_nodes() for _ in range(3)][-1]
+    nodes.store.tenant("ada").request_cancel(job_id)
+    assert not [lacks_nodes() for _ in range(2)][-1]
+    nodes.let_pass(31.0)
+    assert lacks_nodes()  # No model of the settings could ever start.
+    machines[:] = [small, other]
+    pass_seconds(nodes, 31.0)
+    assert not lacks_nodes()
 
 
 def test_budgets_memory_for_each_node(world):
