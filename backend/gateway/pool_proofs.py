@@ -1,7 +1,7 @@
 """Whether pools can be sampled: one token each, through the same connections as everything else.
 
-Asked for when somebody asks for the service's health, and kept for a few seconds. A pool that rests, or has
-sampled a moment ago, answers without computing; so an idle service does nothing.
+Asked for when somebody asks for the service's health, and kept for a few seconds. A pool whose engine sleeps
+says so, and one that has sampled a moment ago, too, without computing; so an idle service does nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from backend.gateway.pool_proxy import PoolProxy
 from backend.store.store import PoolRecord
 from tinkergym.errors import TinkerGymError
+from tinkergym.schema.operation import PoolProof
 
 _KEPT_SECONDS = 5.0
 _WAIT_SECONDS = 2.0
@@ -24,8 +25,10 @@ _WAIT_SECONDS = 2.0
 class _Proof:
     """What is known of one pool. Times are on the monotonic clock."""
 
-    sampled_at: float | None = None
-    failed: bool = False
+    failed: bool | None = None
+    """None until it has answered once."""
+    resting: bool = False
+    """Whether it answered without a token, because its engine sleeps."""
     ask_at: float = 0.0
     asked_at: float = 0.0
     asking: asyncio.Task[None] | None = None
@@ -46,6 +49,11 @@ class PoolProofs:
     def failing(self) -> frozenset[str]:
         """The URLs of pools that could not be sampled when they were last asked."""
         return frozenset(url for url, proof in self._known.items() if self._is_failing(proof))
+
+    @property
+    def resting(self) -> frozenset[str]:
+        """The URLs of pools that answered, but whose engine sleeps, so that it was not sampled."""
+        return frozenset(url for url, proof in self._known.items() if proof.resting) - self.failing
 
     async def ask(self, pools: Sequence[PoolRecord]) -> frozenset[str]:
         """Ask those pools that were not asked a moment ago; return the URLs of all that fail."""
@@ -68,17 +76,17 @@ class PoolProofs:
         await self.ask(())
 
     def _is_failing(self, proof: _Proof) -> bool:
-        if proof.failed or proof.sampled_at is None:
+        if proof.failed is not False:
             return True
         return proof.asking is not None and self._clock() - proof.asked_at > self._silence_seconds
 
     async def _prove(self, pool: PoolRecord, proof: _Proof) -> None:
         failed = True
         try:
-            await self._proxy.call(pool, "/prove", b"", {})
-            failed, proof.sampled_at = False, self._clock()
-        except TinkerGymError:
-            pass  # `failing` says so.
+            proven = PoolProof.model_validate_json(await self._proxy.call(pool, "/prove", b"", {}))
+            failed, proof.resting = False, not proven.sampled
+        except (TinkerGymError, ValueError):
+            pass  # `failing` says so. ValueError: it is of another version.
         finally:
             proof.failed, proof.asking = failed, None
             proof.ask_at = self._clock() + _KEPT_SECONDS

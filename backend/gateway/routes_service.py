@@ -68,8 +68,8 @@ async def health(request: Request, sample: bool = True) -> HealthView:
     """Return whether the service responds, and what it is waiting for. Needs no key.
 
     A loaded model counts once a token was sampled from it, at most a few seconds ago; with `sample=false` as
-    it was when somebody last asked. Of an idle model that gave memory back, and one whose engine sleeps while
-    it learns, no token is asked: they count while their workers answer.
+    it was when somebody last asked. A model whose engine sleeps is not woken: it is in `resting`, and counts
+    while its worker answers.
 
     With the local owner's key it also returns each loaded model's memory.
     """
@@ -181,12 +181,14 @@ def missing_now(parts: GatewayParts) -> dict[str, float]:
 
 def _health(parts: GatewayParts, key: str) -> HealthView:
     missing = missing_now(parts)
-    owner, memory, hosts = False, dict[str, int](), list[EngineHostView]()
+    owner, memory, hosts, resting = False, dict[str, int](), list[EngineHostView](), list[str]()
     with suppress(TinkerGymError):  # The missing part is the database.
         tenant_id = parts.store.keys.tenant_of(key) if key else None
         owner = tenant_id is not None and parts.store.tenant(tenant_id).is_local_owner
+        pools = _pools(parts)
+        resting = _resting(parts, pools)
         if owner:
-            memory = {pool.model: pool.memory_bytes for pool in _pools(parts) if pool.memory_bytes}
+            memory = {pool.model: pool.memory_bytes for pool in pools if pool.memory_bytes}
             hosts = _engine_hosts(parts)
     if not owner:
         # A loaded model may be a folder of the owner, whose name is private.
@@ -198,10 +200,18 @@ def _health(parts: GatewayParts, key: str) -> HealthView:
         version=__version__,
         waiting_for=list(missing),
         missing_since=missing,
+        resting=[model for model in resting if owner or model in parts.config.models],
         memory=memory,
         engine_hosts=hosts,
         operator_key=parts.operator_key.public,
     )
+
+
+def _resting(parts: GatewayParts, pools: list[PoolRecord]) -> list[str]:
+    """Return the models that no pool has sampled, but one would."""
+    resting, failing = parts.pool_proofs.resting, parts.pool_proofs.failing
+    proven = {pool.model for pool in pools if pool.url not in resting | failing}
+    return sorted({pool.model for pool in pools if pool.url in resting} - proven)
 
 
 def _engine_hosts(parts: GatewayParts) -> list[EngineHostView]:

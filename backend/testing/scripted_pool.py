@@ -13,6 +13,7 @@ from backend.store.store import PoolRecord
 from backend.testing.scripted_jobs import ScriptedJobs
 from tinkergym.agent.renderer import Renderer
 from tinkergym.schema.episodes import LeaseRequest, SubmitRequest
+from tinkergym.schema.operation import PoolProof
 from tinkergym.schema.sampling import Completion, SampleBatch, SampleFailure, SampleRequest
 from tinkergym.schema.views import RendererBundle
 from tinkergym.testing.samplers import ScriptedSampler, parts_of
@@ -33,7 +34,7 @@ class ScriptedPool(PoolProxy):
     async def call(self, pool: PoolRecord, path: str, body: Bytes, params: Mapping[str, str]) -> bytes:
         """Answer one call about a job, or whether the pool can be sampled."""
         if path == "/prove":
-            return b""
+            return PoolProof(sampled=True).model_dump_json().encode()
         return await to_thread.run_sync(self._call, path, bytes(body), params["job_id"])
 
     @asynccontextmanager

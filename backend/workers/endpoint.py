@@ -21,7 +21,7 @@ from backend.engines.spread.orders import Done, EngineJoins, WantedPieces
 from backend.fairness.fair_places import FairPlaces
 from backend.workers.worker_server import Handler, WorkerServer, in_thread, read_body, sampled
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
-from tinkergym.schema.operation import PoolReport
+from tinkergym.schema.operation import PoolProof, PoolReport
 from tinkergym.schema.sampling import SampleRequest
 from tinkergym.schema.uploaded_data import ImageKept, ImageNames
 from tinkergym.schema.views import RendererBundle
@@ -55,8 +55,8 @@ class PoolService(Protocol):
         """Answer each request once through `deliver`; `together` waits for all, see `SampleBatch`."""
         ...
 
-    def prove(self) -> None:
-        """Return once a token was sampled; raises our own error if it cannot be."""
+    def prove(self) -> PoolProof:
+        """Return once a token was sampled, or that the engine sleeps; raises our own error if neither."""
         ...
 
     def report(self) -> PoolReport:
@@ -187,8 +187,7 @@ class PoolEndpoint:
         return await in_thread(self._threads, lambda: self._service.add_image(sha256, body, player))
 
     async def _prove(self, _request: Request) -> Response:
-        await asyncio.get_running_loop().run_in_executor(self._threads, self._service.prove)
-        return Response(status_code=204)
+        return await in_thread(self._threads, self._service.prove)
 
     async def _report(self, _request: Request) -> Response:
         return await in_thread(self._renewals, self._service.report)

@@ -62,11 +62,6 @@ class PoolHealth:
         self._parts.store.register_pool(self._pool_id, model, url, token, time.time())
         self._heartbeat.start()
 
-    @property
-    def rests(self) -> bool:
-        """Whether it has given memory back, and nothing worked since."""
-        return self._rest.resting
-
     def note_sampling(self) -> None:
         """Record that a client samples, possibly without a job."""
         self._sampled = True

@@ -22,7 +22,7 @@ from backend.workers.shared_parts import SharedParts
 from tinkergym.errors import NotFoundError, ServiceUnavailableError, from_wire
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.ids import PolicyRef
-from tinkergym.schema.operation import EnvironmentWorker, PoolReport
+from tinkergym.schema.operation import EnvironmentWorker, PoolProof, PoolReport
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 from tinkergym.schema.uploaded_data import ImageKept, ImageNames
 from tinkergym.schema.views import RendererBundle
@@ -66,16 +66,17 @@ class PoolRoutes:
         self._health.note_sampling()
         self._router.sample(requests, deliver, together=together)
 
-    def prove(self) -> None:
-        """Sample a token of the model, unless the pool rests or has sampled a moment ago.
+    def prove(self) -> PoolProof:
+        """Sample a token of the model, unless its engine sleeps or has sampled a moment ago.
 
         Raises:
             TinkerGymError: The engine refuses, or does not answer in time.
         """
-        if self._health.rests or time.monotonic() - self._sampled_at < _PROVEN_SECONDS:
-            return
-        if self._parts.config.sleep_while_learning and self._jobs.pulses:
-            return  # It would wake the engine.
+        learns = self._parts.config.sleep_while_learning and bool(self._jobs.pulses)
+        if learns or self._parts.own.engine.asleep:
+            return PoolProof(sampled=False)  # A request would wake the engine, or keep it from sleeping.
+        if time.monotonic() - self._sampled_at < _PROVEN_SECONDS:
+            return PoolProof(sampled=True)
         arrived: queue.SimpleQueue[Completion | SampleFailure] = queue.SimpleQueue()
         own = self._parts.own.model
         request = SampleRequest(request_id="health", policy=own, prompt_ids=[0], max_tokens=1)
@@ -87,6 +88,7 @@ class PoolRoutes:
         if isinstance(answer, SampleFailure):
             raise from_wire(answer.error.model_dump())
         self._sampled_at = time.monotonic()
+        return PoolProof(sampled=True)
 
     def report(self) -> PoolReport:
         """Return where the pool runs, since when, and which environment workers play for it."""

@@ -114,8 +114,10 @@ class PoolEndpoint:
     waiting: int = 0
     """Leases that wait for episodes, and requests that wait for a call."""
     most_waiting: int = 0
-    proof: int = 204
+    proof: int = 200
     """The status of what is answered to the question whether it can be sampled."""
+    samples: bool = True
+    """Whether it says that it was."""
     no_episodes: threading.Event = field(default_factory=threading.Event)
     """While it is set, no waiting lease is answered."""
 
@@ -172,7 +174,7 @@ class PoolEndpoint:
             return Response(status_code=204)
 
         async def prove(request: Request):
-            return Response(status_code=self.proof)
+            return JSONResponse({"sampled": self.samples}, status_code=self.proof)
 
         async def report(request: Request):
             worker = {"worker_id": "env-1", "plays_for": "ada", "silent_seconds": 0.5}

@@ -20,7 +20,8 @@ def status(*, as_json: AsJson = False) -> None:
         emit({"url": url, **health.model_dump()})
         return
     state = f"waiting for {', '.join(health.waiting_for)}" if health.waiting_for else health.status
-    line = escape(f"{url}: {state}, tinkergym {health.version}")
+    rests = f" (not sampled while at rest: {', '.join(health.resting)})" if health.resting else ""
+    line = escape(f"{url}: {state}{rests}, tinkergym {health.version}")
     out.print(line, highlight=False, soft_wrap=True)
     if health.operator_key:
         out.print(f"certificates are signed by {health.operator_key}", highlight=False, soft_wrap=True)

@@ -27,6 +27,13 @@ class EnvironmentWorker(WireModel):
     """Since it last asked for something."""
 
 
+class PoolProof(WireModel):
+    """Whether a pool can be sampled."""
+
+    sampled: bool
+    """Whether it sampled a token a moment ago; False while its engine sleeps, which only a request wakes."""
+
+
 class PoolReport(WireModel):
     """What a pool says about itself."""
 

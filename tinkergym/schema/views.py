@@ -177,6 +177,9 @@ class HealthView(WireModel):
     `engines`."""
     missing_since: dict[str, float] = {}
     """For each of them, since when, in Unix seconds."""
+    resting: list[str] = Field([], max_length=1000)
+    """Loaded models whose engines sleep: their workers answer, but no token was asked, which would wake them.
+    The names of models that the service does not list are shown to the local owner only."""
     memory: dict[str, int] = {}
     """Bytes used by each loaded model with its environment workers and engine hosts; shown to the local owner
     only."""

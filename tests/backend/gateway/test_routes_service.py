@@ -96,6 +96,14 @@ def test_reports_pool_as_missing_that_cannot_be_sampled(gateway, client, start_p
     assert client.get("/v1/health?sample=false").json()["waiting_for"] == ["pool:nano"]
 
 
+def test_says_which_models_rest_unsampled(gateway, client, start_pool):
+    pool = start_pool()
+    gateway.store.service().touch_part("scheduler", now=time.time())
+    pool.samples = False
+    health = client.get("/v1/health").json()
+    assert (health["status"], health["resting"]) == ("ok", ["nano"])
+
+
 def test_reports_pool_as_missing_at_which_nothing_listens(gateway, client):
     service = gateway.store.service()
     service.touch_part("scheduler", now=time.time())

@@ -20,6 +20,7 @@ from tinkergym.errors import (
 )
 from tinkergym.remote.transport import Connection
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest
+from tinkergym.schema.operation import PoolProof
 from tinkergym.schema.sampling import Completion, SampleBatch, SampleRequest
 
 TOKEN = "secret"
@@ -38,7 +39,7 @@ class Service:
         self.polls = threading.Semaphore(0)
 
     def prove(self):
-        return None
+        return PoolProof(sampled=True)
 
     def lease(self, request, job_id):
         self.polls.release()
@@ -114,12 +115,12 @@ def test_survives_a_surprise_as_an_error(connect):
     connection = connect()
     with pytest.raises(InternalServiceError):
         connection.call("POST", "/episodes/submit", body=b'{"worker_id": "w", "results": []}')
-    assert connection.call("POST", "/prove") == b""
+    assert connection.call("POST", "/prove") == b'{"sampled":true}'
 
 
 def test_takes_over_socket_left_by_a_killed_pool(connect, socket_path):
     again = PoolEndpoint(Service(), unix_url(socket_path), TOKEN)
-    assert connect().call("POST", "/prove") == b""
+    assert connect().call("POST", "/prove") == b'{"sampled":true}'
     again.close()
 
 

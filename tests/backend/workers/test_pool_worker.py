@@ -23,6 +23,7 @@ from tests.backend.vlm import picture
 from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError, UnknownModelError
 from tinkergym.schema.events import JobState
 from tinkergym.schema.ids import SeatRef
+from tinkergym.schema.operation import PoolProof
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.schema.structured import Regex
 from tinkergym.schema.uploaded_data import ImageNames
@@ -248,10 +249,18 @@ def test_proves_by_one_token_that_it_can_be_sampled(lab):
         sampled.extend(requests)
         submit(requests, deliver)
 
+    def proven():
+        return PoolProof.model_validate_json(lab.connection.call("POST", "/prove")).sampled
+
     lab.pool.own.engine.submit = watched
     try:
-        lab.connection.call("POST", "/prove")
-        lab.connection.call("POST", "/prove")
+        assert proven()
+        assert proven()
+        assert lab.pool.own.engine.sleep()
+        assert not proven()
+        assert lab.pool.own.engine.asleep
+        lab.pool.own.engine.wake()
+        assert proven()
     finally:
         del lab.pool.own.engine.submit
     assert [request.max_tokens for request in sampled] == [1]
