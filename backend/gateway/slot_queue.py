@@ -71,6 +71,10 @@ class SlotQueue:
         return {model: self._line(model, by_model[model]) for model in {*self.pools.values(), *by_model}}
 
     @cached_property
+    def _pools_of(self) -> Counter[str]:
+        return Counter(self.pools.values())
+
+    @cached_property
     def _running(self) -> list[HeldJob]:
         # A job of a pool that is gone is about to return to the queue.
         return [one for one in self.held if one.worker_id in self.pools]
@@ -108,11 +112,10 @@ class SlotQueue:
                 if of == model:
                     name = whose if is_owner or whose == tenant_id else ""
                     shares.setdefault(name, [0, 0])[column] += count
-        pools = list(self.pools.values()).count(model)
         return ModelSlots(
             model=model,
-            pools=pools,
-            slots=pools * self.slots_per_pool,
+            pools=self._pools_of[model],
+            slots=self._pools_of[model] * self.slots_per_pool,
             most_of_one=self._most(model),
             left_out=left_out,
             shares=[
@@ -129,7 +132,7 @@ class SlotQueue:
     def _most(self, model: str) -> int | None:
         if self.most_of_one is None:
             return None
-        return self.most_of_one * max(1, list(self.pools.values()).count(model))
+        return self.most_of_one * max(1, self._pools_of[model])
 
 
 class RecentQueue:
