@@ -28,6 +28,8 @@ _PLACED_SECONDS = 0.2
 """How long a new pool's group is waited for, which takes milliseconds where there is room."""
 _PLAN_SECONDS = 10.0
 """A place that Ray has not given after this long is planned anew."""
+_LAST_LOOK_SECONDS = 2.0
+"""How long it is waited for then: a busy machine may have given it, and be late with every answer."""
 _JOIN_SECONDS = 30.0
 """After the last change of a cluster's nodes, no model is called impossible for this long."""
 
@@ -114,7 +116,9 @@ class Placing:
         self._look_at = self._monotonic() + _LOOK_SECONDS
         self._plan()
         for pool_id, pool in list(self._wanted.items()):
-            if pool.placed is not None and self._groups.is_placed(pool_id, _PLACED_SECONDS):
+            is_last = self._monotonic() - pool.asked_at >= _PLAN_SECONDS - 2 * _LOOK_SECONDS
+            seconds = _LAST_LOOK_SECONDS if is_last else _PLACED_SECONDS
+            if pool.placed is not None and self._groups.is_placed(pool_id, seconds):
                 self._placed[pool_id] = pool.placed
                 del self._wanted[pool_id]
                 yield pool_id, pool.model, pool.placed

@@ -64,6 +64,7 @@ class Groups:
 
     reserved: dict[str, str] = field(default_factory=dict)
     gives: bool = True
+    answers_after: float = 0.0
 
     def adopt(self, pool_ids):
         return {}
@@ -72,7 +73,7 @@ class Groups:
         self.reserved[pool_id] = placed.parts[0].node_id
 
     def is_placed(self, pool_id, seconds):
-        return self.gives
+        return self.gives and seconds >= self.answers_after
 
     def node_of(self, pool_id):
         return self.reserved.get(pool_id, "")
@@ -147,6 +148,14 @@ def test_ends_one_idle_pool_for_one_that_waits(nodes):
     assert nodes.service.job(job_id).reason == "loading the model 'five'"
     nodes.workers.groups.gives = True
     for _ in range(3):
+        pass_seconds(nodes)
+    assert job_id in dict(nodes.workers.started).values()
+
+
+def test_starts_pool_though_every_answer_of_ray_is_late(nodes):
+    nodes.workers.groups.answers_after = 1.0
+    job_id = nodes.submit(model="one")
+    for _ in range(12):
         pass_seconds(nodes)
     assert job_id in dict(nodes.workers.started).values()
 
