@@ -30,7 +30,7 @@ from backend.config import ServiceConfig, load_config
 from backend.external.environment_tokens import adopt_folder
 from backend.processes import children as processes
 from backend.processes import quick_start
-from backend.processes.ends import wait_for_end
+from backend.processes.ends import SERVICE_STOP_SECONDS, wait_for_end
 from backend.processes.guardian import guarded
 from backend.scheduler.cluster_door import require_cluster
 from backend.settings.served_models import require_vllm
@@ -71,7 +71,6 @@ class EndSignals:
 _LOOK_SECONDS = 0.1
 _SETTLED_SECONDS = 1.0
 """Interval between looks while everything runs; an end is noticed at once."""
-_STOP_SECONDS = 10.0
 _MOST_FAILED_STARTS = 5
 
 _SCHEDULER_COMMAND = quick_start.command("backend.scheduler.scheduler_host")
@@ -217,7 +216,7 @@ def _watch(
 def _stop(parts: Sequence[RestartedPart], mark: str, signals: EndSignals) -> None:
     """Ask all parts to end, wait a while (unless a second signal arrives), and kill the rest."""
     before = signals.count
-    deadline = time.monotonic() + _STOP_SECONDS
+    deadline = time.monotonic() + SERVICE_STOP_SECONDS
     for part in parts:
         part.terminate()
     # A list, so that every part is checked: ended ones must be noticed at once.

@@ -1,4 +1,4 @@
-"""Waits for the end of processes without looking at them again and again."""
+"""How long processes wait for each other's end, and how without looking again and again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ import signal
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
+
+JOBS_STOP_SECONDS = 4.0
+"""What a pool's jobs have to return to the queue."""
+POOLS_STOP_SECONDS = JOBS_STOP_SECONDS + 2.0
+"""After this long the scheduler's host kills pools; each of these bounds is longer than what it waits for."""
+TICK_STOP_SECONDS = 4.0
+"""What the scheduler's last tick has, before pools are stopped."""
+SCHEDULER_STOP_SECONDS = TICK_STOP_SECONDS + POOLS_STOP_SECONDS + 2.0
+"""All of the scheduler's host with its Ray."""
+SERVICE_STOP_SECONDS = SCHEDULER_STOP_SECONDS + 2.0
+"""After this long the supervisor kills everything."""
 
 _LOOK_SECONDS = 0.1
 """Where the kernel does not report ends (macOS, some sandboxes), the caller looks this often."""

@@ -14,6 +14,7 @@ import threading
 import time
 
 from backend.config import ServiceConfig
+from backend.processes.ends import POOLS_STOP_SECONDS
 from backend.scheduler import ray_start
 from backend.scheduler.cluster_door import bootstrap_address, require_cluster, require_open, set_token
 from backend.scheduler.scheduler import Scheduler
@@ -29,8 +30,6 @@ _ANSWER_SECONDS = 5
 _SILENT_SECONDS = 8.0
 """Ray's own driver would only notice after a minute, and end this process without a word."""
 _AGAIN_SECONDS = 2.0
-_STOP_SECONDS = 8.0
-"""As for a Ray of the service's own; pools have half of it."""
 
 
 def namespace_of(store: Store) -> str:
@@ -70,7 +69,7 @@ def run_in_cluster(config: ServiceConfig, store: Store, stop: threading.Event) -
             os._exit(1)
     ticking.stop()
     if stop.is_set() and lock.held():  # Otherwise the workers are another scheduler's.
-        ray_cluster.stop_everything(seconds=_STOP_SECONDS / 2)
+        ray_cluster.stop_everything(seconds=POOLS_STOP_SECONDS)
 
 
 def _end_on_signals(stop: threading.Event) -> None:

@@ -23,7 +23,12 @@ from backend.config import ServiceConfig
 from backend.episodes import env_worker_end
 from backend.private_folder import make_private
 from backend.processes.children import MARK_VARIABLE
-from backend.processes.ends import wait_for_end
+from backend.processes.ends import (
+    POOLS_STOP_SECONDS,
+    SCHEDULER_STOP_SECONDS,
+    TICK_STOP_SECONDS,
+    wait_for_end,
+)
 from backend.processes.foreign_code import HOST_VARIABLE
 from backend.processes.guardian import guarded
 from backend.scheduler import early_worker, ray_start
@@ -37,9 +42,6 @@ from backend.store.store import Store
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
 """An end is noticed at once; this bounds the rest."""
-_STOP_SECONDS = 8.0
-"""Less than the supervisor waits before it kills everything. Pools have half of it, Ray's own end the
-rest."""
 _SWEEP_SECONDS = 60.0
 """Interval between checks for old logs."""
 _CORE_PROCESSES = ("gcs_server", "raylet")
@@ -85,7 +87,8 @@ def _main() -> int:
         )
         _watch(config, core, stop, early)
         ticking.stop()
-        _within(_STOP_SECONDS, lambda: ray_cluster.stop_everything(seconds=_STOP_SECONDS / 2))
+        seconds = SCHEDULER_STOP_SECONDS - TICK_STOP_SECONDS
+        _within(seconds, lambda: ray_cluster.stop_everything(seconds=POOLS_STOP_SECONDS))
     return 0
 
 

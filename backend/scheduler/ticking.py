@@ -7,12 +7,13 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from backend.processes.ends import TICK_STOP_SECONDS
+
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.1
 """How often the store is asked for commits; processes report changes by themselves."""
 _STAND_BY_SECONDS = 1.0
-_STOP_SECONDS = 4.0
 
 
 class Ticks(Protocol):
@@ -71,4 +72,4 @@ class Ticking:
         """End after the current tick."""
         self._stop.set()
         self._wake.set()
-        self._thread.join(timeout=_STOP_SECONDS)
+        self._thread.join(timeout=TICK_STOP_SECONDS)

@@ -24,6 +24,7 @@ from backend.episodes.env_worker_end import WorkerEnd, WorkerRemains
 from backend.learner.parallel.rank_process import StartRanks, child_ranks
 from backend.planning.pool_place import PoolPlace
 from backend.policies.call_bell import CallBell
+from backend.processes.ends import JOBS_STOP_SECONDS
 from backend.store.store import Store
 from backend.workers.endpoint import PoolEndpoint
 from backend.workers.guest_models import GuestModels
@@ -36,7 +37,6 @@ from backend.workers.shared_parts import SharedParts
 
 _log = logging.getLogger(__name__)
 _NOTHING_REMAINS = WorkerRemains()
-_CLOSING_SECONDS = 6.0
 _LONGEST_POLL_SECONDS = 10.0
 """A worker that waits for episodes asks again after at most this long."""
 
@@ -131,7 +131,7 @@ class PoolWorker:
 
     def close(self) -> None:
         """Return the jobs to the queue and stop, within seconds."""
-        self.jobs.close(_CLOSING_SECONDS)
+        self.jobs.close(JOBS_STOP_SECONDS)
         self._health.close()
         self.boards.shut()
         self._endpoint.close()

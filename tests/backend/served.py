@@ -35,7 +35,7 @@ SERVE = """
 import sys
 from backend.config import load_config
 from backend.app import supervisor
-supervisor._STOP_SECONDS = 300.0  # a test that waits for less sees what ends by itself
+supervisor.SERVICE_STOP_SECONDS = 300.0  # a test that waits for less sees what ends by itself
 config = load_config(None, sys.argv[2:])
 command = [sys.executable, sys.argv[1]]
 sys.exit(supervisor.serve(config, scheduler_command=command, say=lambda line: print(line, flush=True)))
