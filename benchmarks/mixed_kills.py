@@ -16,7 +16,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,9 @@ from tinkergym.schema.ids import PolicyRef
 from tinkergym.tasks import SequenceTasks
 
 KILLS = int(os.environ.get("TINKERGYM_BENCHMARK_KILLS", "60"))
-_SHORTEST_GAP_SECONDS, _LONGEST_GAP_SECONDS = 2.5, 12.0
+GAP_SECONDS = 2.5, 12.0
 _PATIENCE_SECONDS = 300.0
-_ROUND_SECONDS = 900.0
+ROUND_SECONDS = 900.0
 _LOOK_SECONDS = 0.5
 _IMPATIENCE = 0.1
 """How often another is killed instead of one that is not there: perhaps none of its kind ever is."""
@@ -84,7 +84,7 @@ def strike(
     If there is none at the moment, mostly nothing is killed: a pool only comes up when all others are left
     alone.
     """
-    time.sleep(drawn.uniform(_SHORTEST_GAP_SECONDS, _LONGEST_GAP_SECONDS))
+    time.sleep(drawn.uniform(*GAP_SECONDS))
     if kills.total() >= KILLS if ended is None else ended():
         return
     found: dict[str, list[int]] = {}
@@ -96,19 +96,26 @@ def strike(
         for kind, matches in VICTIMS.items():
             if matches(words):
                 found.setdefault(kind, []).append(process.pid)
-    least = min(kills[kind] for kind in VICTIMS)
+    turn = drawn_kind(found, VICTIMS, drawn, kills)
+    if turn is None:
+        return
+    try:
+        os.kill(drawn.choice(sorted(found[turn])), signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    kills[turn] += 1
+    print(f"killed: {turn}", flush=True)
+
+
+def drawn_kind(
+    found: Collection[str], kinds: Collection[str], drawn: random.Random, kills: Counter[str]
+) -> str | None:
+    """Return which kind to kill of those that were `found`; None to wait for one that was killed less."""
+    least = min(kills[kind] for kind in kinds)
     candidates = sorted(kind for kind in found if kills[kind] <= least + 1)
     if not candidates and found and drawn.random() < _IMPATIENCE:
         candidates = sorted(found)
-    if not candidates:
-        return
-    kind = drawn.choice(candidates)
-    try:
-        os.kill(drawn.choice(sorted(found[kind])), signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    kills[kind] += 1
-    print(f"killed: {kind}", flush=True)
+    return drawn.choice(candidates) if candidates else None
 
 
 def round_of(
@@ -119,7 +126,7 @@ def round_of(
     own: dict[str, str] = {}
     thread = threading.Thread(target=lambda: own.update(_own_loop(running)), daemon=True)
     thread.start()
-    ends_at = time.monotonic() + _ROUND_SECONDS
+    ends_at = time.monotonic() + ROUND_SECONDS
     while time.monotonic() < ends_at:
         if not thread.is_alive() and all(job.view().state.final for job in jobs.values()):
             break
@@ -229,7 +236,12 @@ def hashes_of_versions(home: Path, job_id: str) -> str:
 def faults_of_events(home: Path, job_id: str) -> list[str]:
     """Return what of a job's events is lost or doubled."""
     events = _query(home, "select seq, body from events where job_id = ? order by seq", job_id)
-    bodies = [json.loads(body) for _, body in events]
+    return faults_in([(seq, json.loads(body)) for seq, body in events])
+
+
+def faults_in(events: Sequence[tuple[int, Mapping[str, Any]]]) -> list[str]:
+    """Return what is lost or doubled among a job's events: their numbers, and what they say."""
+    bodies = [body for _, body in events]
     states = [body["state"] for body in bodies if body["type"] == "state"]
     steps = {body["step"] for body in bodies if body["type"] == "step"}
     return [

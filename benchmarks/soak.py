@@ -1,7 +1,9 @@
-"""`make soak SECONDS=3600`: the jobs of `mixed_kills` for as long as it is told; its results accumulate.
+"""`make soak SECONDS=3600`: jobs under kills for as long as it is told; its results accumulate.
 
-The first round is undisturbed. In all others one process of each kind after the other is killed with -9, and
-each job must end with the same hashes, all events and one end. A result adds to those in `results/soak.json`.
+Half of the time the jobs of `mixed_kills` run on one machine, in the other half those of `soak_hosts` on
+several hosts, where these can be made. The first round is undisturbed. In all others one process of each kind
+after the other is killed with -9, and each job must end with the same hashes, all events and one end. A
+result adds to those in `results/soak.json`.
 """
 
 from __future__ import annotations
@@ -12,53 +14,80 @@ import random
 import sys
 import time
 from collections import Counter
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import pytest
+
 import tinkergym as tg
+from benchmarks import soak_hosts
 from benchmarks.common import RESULTS, Figure, machine, service, write_result
 from benchmarks.mixed_kills import VICTIMS, round_of, strike
+from tests.backend.cluster.hosts_in_namespaces import missing
 
 _FEWEST_KILLS, _FEWEST_OF_A_KIND = 60, 3
+_KINDS = dict.fromkeys([*VICTIMS, *soak_hosts.KINDS])
+
+
+@dataclass(slots=True)
+class Found:
+    """What was killed, and which jobs did not end as undisturbed ones."""
+
+    rounds: int = 0
+    """Those with kills."""
+    jobs: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
+    unequal: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
 
 
 def main() -> int:
-    """Run for a time, add what happened to the results; the exit status says whether anything was wrong."""
+    """Run for a time, add what happened to the results; the exit status counts the faults."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=3600.0, help="kill for so long (default: an hour)")
-    run = _run(parser.parse_args().seconds)
+    parser.add_argument("--only", choices=["machine", "hosts"], help="do not divide the time")
+    asked = parser.parse_args()
+    where = [asked.only] if asked.only else ["machine", "hosts"]
+    if reason := missing():
+        print(f"no hosts: {reason}")
+        where = ["machine"]
+    faults = 0
+    for part in where:
+        began, found = time.time(), Found()
+        run = _on_one_machine if part == "machine" else soak_hosts.run
+        try:
+            run(asked.seconds / len(where), random.Random(), found)
+        except pytest.skip.Exception as reason:
+            print(f"no hosts: {reason}")
+            continue
+        _add({"began": round(began), "where": part, "machine": machine(), **asdict(found)})
+        faults += len(found.wrong) + len(found.unequal)
+    return faults
+
+
+def _add(run: dict[str, Any]) -> None:
     file = RESULTS / "soak.json"
     before: list[dict[str, Any]] = json.loads(file.read_text())["details"]["runs"] if file.exists() else []
     figure = _figure([*before, run])
     write_result("soak", [figure], {"runs": [*before, run]}, command="make soak")
-    print(f"{figure.what}: {figure.measured}\n{file}")
-    return len(run["wrong"]) + len(run["unequal"])
+    print(f"{figure.what}: {figure.measured}\n{file}", flush=True)
 
 
-def _run(seconds: float) -> dict[str, Any]:
-    """Kill for so long; return what was killed, and which jobs did not end as undisturbed ones."""
-    kills, wrong, unequal, rounds = Counter[str](), list[str](), list[str](), 0
-    drawn, began = random.Random(), time.time()
+def _on_one_machine(seconds: float, drawn: random.Random, found: Found) -> None:
     with service() as running, tg.Client(running.url, running.api_key, patience_seconds=300) as client:
-        clean = round_of(running, client, lambda: None, wrong)
+        clean = round_of(running, client, lambda: None, found.wrong)
         ends_at = time.monotonic() + seconds
 
         def ended() -> bool:
             return time.monotonic() > ends_at
 
         while not ended():
-            found = round_of(running, client, lambda: strike(running, drawn, kills, ended), wrong)
-            rounds += 1
-            unequal += [name for name in clean if found[name] != clean[name]]
-            print(f"round {rounds}: {kills.total()} kills, unequal: {unequal}, wrong: {wrong}", flush=True)
-    return {
-        "began": round(began),
-        "machine": machine(),
-        "rounds": rounds,
-        "jobs": rounds * len(clean),
-        "kills": dict(kills),
-        "unequal": unequal,
-        "wrong": wrong,
-    }
+            hashes = round_of(
+                running, client, lambda: strike(running, drawn, found.kills, ended), found.wrong
+            )
+            found.rounds, found.jobs = found.rounds + 1, found.jobs + len(clean)
+            found.unequal += [name for name in clean if hashes[name] != clean[name]]
+            print(f"round {found.rounds}: {found}", flush=True)
 
 
 def _figure(runs: list[dict[str, Any]]) -> Figure:
@@ -66,7 +95,7 @@ def _figure(runs: list[dict[str, Any]]) -> Figure:
     kills = sum((Counter(run["kills"]) for run in runs), Counter[str]())
     faults = sum(len(run["wrong"]) for run in runs)
     unequal = sum(len(run["unequal"]) for run in runs)
-    least = min((kills[kind] for kind in VICTIMS), default=0)
+    least = min((kills[kind] for kind in _KINDS), default=0)
     return Figure(
         what=f"a mix of jobs under kills of every kind of process, {len(runs)} runs",
         asked=f">= {_FEWEST_KILLS} kills, {_FEWEST_OF_A_KIND} of each kind; 0 lost, 0 doubled, same hashes",

@@ -101,6 +101,11 @@ class PostgresServer:
         with self._psycopg.connect(self.url(database), autocommit=True) as connection:
             connection.execute(statement)
 
+    def rows(self, query: str, database: str) -> list[tuple[object, ...]]:
+        """Return what a query finds."""
+        with self._psycopg.connect(self.url(database), autocommit=True) as connection:
+            return connection.execute(query).fetchall()
+
     def _wait(self):
         deadline = time.monotonic() + _START_SECONDS
         while True:

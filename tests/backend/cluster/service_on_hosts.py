@@ -71,7 +71,8 @@ class Cluster:
         words = [word for name, value in written.items() for word in ("--set", f"{name}={value}")]
         program = [sys.executable, "-m", "backend.app.supervisor", "--role", role]
         self.serving[number] = self.hosts.start(number, *program, *words)
-        until(lambda: self.hosts.read(number, f"{DATA}/local.json"), f"the service on host {number}", 60)
+        if role != "scheduler":
+            until(lambda: self.hosts.read(number, f"{DATA}/local.json"), f"the service on host {number}")
 
     def ask(self, number: int, path: str, body: object = None) -> Any:
         key = json.loads(self.hosts.read(number, f"{DATA}/local.json"))["api_key"]
