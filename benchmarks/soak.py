@@ -60,7 +60,11 @@ def main() -> int:
         except pytest.skip.Exception as reason:
             print(f"no hosts: {reason}")
             continue
-        _add({"began": round(began), "where": part, "machine": machine(), **asdict(found)})
+        _add(
+            {"began": round(began), "where": part, "machine": machine()}
+            | asdict(found)
+            | {"kills": dict(found.kills)}
+        )
         faults += len(found.wrong) + len(found.unequal)
     return faults
 
