@@ -40,7 +40,8 @@ _PATTERNS = {
 """Of the command line, and the hosts where it may be."""
 KINDS = (*_PATTERNS, _SCHEDULER, _STANDBY, HOST)
 _START_SECONDS = 900.0
-_REQUEST_SECONDS = 120.0
+_REQUEST_SECONDS = 600.0
+"""A model with ranks and engine hosts takes minutes to come up on a busy machine."""
 _PAUSE_SECONDS = 0.5
 _ACTIVE = """SELECT DISTINCT host(client_addr) FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND granted"""
