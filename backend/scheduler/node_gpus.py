@@ -22,12 +22,12 @@ class Holders(Protocol):
         """Return how many GPUs of a node nobody holds."""
         ...
 
-    def found(self, node_id: str, number: int) -> Future[dict[str, int]] | None:
-        """Ask one of the scheduler before this one; None if there is none."""
+    def found(self, node_id: str, number: int) -> Future[dict[str, int] | None] | None:
+        """Ask one that was started before; None if there is none."""
         ...
 
-    def hold(self, node_id: str, number: int, gpus: int) -> Future[dict[str, int]]:
-        """Hold GPUs, and return their memory in bytes, by name."""
+    def hold(self, node_id: str, number: int, gpus: int) -> Future[dict[str, int] | None]:
+        """Hold GPUs, and return their memory in bytes, by name; None if the node could not tell."""
         ...
 
     def give_back(self, node_id: str, number: int) -> None:
@@ -40,7 +40,7 @@ class NodeGpus:
 
     def __init__(self, holders: Holders) -> None:
         self._holders = holders
-        self._asked: dict[str, Future[dict[str, int]]] = {}
+        self._asked: dict[str, Future[dict[str, int] | None]] = {}
         """The holder that has not answered yet, by node."""
         self._answered: dict[str, int] = {}
         """How many holders have, by node."""
@@ -49,6 +49,8 @@ class NodeGpus:
         """How many GPUs each node has."""
         self._useless: set[str] = set()
         """Nodes whose GPUs are held, but did not tell their memory."""
+        self._failing: set[str] = set()
+        """Nodes that could not tell which GPUs they have when they were asked last."""
 
     def are_known(self, node_id: str) -> bool:
         """Whether a node said which GPUs it has."""
@@ -70,6 +72,7 @@ class NodeGpus:
         """
         self._gpus = dict(nodes)
         self._useless &= nodes.keys()
+        self._failing &= nodes.keys()
         for node_id in self._answered.keys() - nodes.keys():
             for known in (self._asked, self._answered, self._known):
                 known.pop(node_id, None)
@@ -91,7 +94,7 @@ class NodeGpus:
         else:
             self._asked[node_id] = found
 
-    def _note(self, node_id: str, promise: Future[dict[str, int]]) -> None:
+    def _note(self, node_id: str, promise: Future[dict[str, int] | None]) -> None:
         number = self._answered[node_id]
         try:
             gpus = promise.result()
@@ -99,6 +102,13 @@ class NodeGpus:
             _log.warning("the GPUs of node %s cannot be held: %s", node_id, error)
             self._holders.give_back(node_id, number)
             return
+        if gpus is None:  # The holder is asked again at the next look. Until then its GPUs count as others'.
+            self._known.setdefault(node_id, {})
+            if node_id not in self._failing:
+                self._failing.add(node_id)
+                _log.warning("nvidia-smi failed on node %s: its GPUs are not used until it answers", node_id)
+            return
+        self._failing.discard(node_id)
         self._answered[node_id] = number + 1
         self._known[node_id] = self.of(node_id) | gpus
         if not gpus:  # Its CPUs are.

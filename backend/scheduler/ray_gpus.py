@@ -11,7 +11,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from backend.processes.children import die_with_parent
-from backend.processes.machine_gpus import machine_gpus
+from backend.processes.machine_gpus import known_gpus
 
 HOLDER = "gpus|"
 """The beginning of the names of the actors that hold GPUs."""
@@ -23,13 +23,13 @@ class GpuHolder:
     def __init__(self) -> None:
         die_with_parent()
 
-    def gpus(self, gpu_bytes: int | None) -> dict[str, int]:
-        """Return the memory of each GPU in bytes, by the name that processes use.
+    def gpus(self, gpu_bytes: int | None) -> dict[str, int] | None:
+        """Return the memory of each GPU in bytes, by the name that processes use; None if nvidia-smi failed.
 
         Args:
             gpu_bytes: The memory of each, where the machine does not tell.
         """
-        found = machine_gpus()
+        found = known_gpus()
         if found or gpu_bytes is None:
             return found
         return {str(number): gpu_bytes for number in sorted(ray.get_gpu_ids())}
@@ -45,14 +45,14 @@ class GpuHolders:
         """Return how many GPUs of a node nobody holds."""
         return int(ray._private.state.available_resources_per_node().get(node_id, {}).get("GPU", 0))
 
-    def found(self, node_id: str, number: int) -> Future[dict[str, int]] | None:
+    def found(self, node_id: str, number: int) -> Future[dict[str, int] | None] | None:
         """Ask the holder with this number for its GPUs; None if there is none."""
         try:
             return self._asked(ray.get_actor(_name(node_id, number)))
         except ValueError:
             return None
 
-    def hold(self, node_id: str, number: int, gpus: int) -> Future[dict[str, int]]:
+    def hold(self, node_id: str, number: int, gpus: int) -> Future[dict[str, int] | None]:
         """Hold some GPUs of a node, and return their memory in bytes by the name that processes use."""
         holder = ray.remote(max_restarts=0)(GpuHolder).options(
             name=_name(node_id, number),
@@ -69,7 +69,7 @@ class GpuHolders:
         with contextlib.suppress(Exception):
             ray.kill(ray.get_actor(_name(node_id, number)), no_restart=True)
 
-    def _asked(self, holder: Any) -> Future[dict[str, int]]:
+    def _asked(self, holder: Any) -> Future[dict[str, int] | None]:
         return holder.gpus.remote(self._gpu_bytes).future()  # type: ignore[no-any-return]
 
 

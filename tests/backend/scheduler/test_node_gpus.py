@@ -16,6 +16,7 @@ class Holders:
     held: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     broken: bool = False
     tells: bool = True
+    failing: bool = False
 
     def free(self, node_id):
         return len(self.free_by_node[node_id])
@@ -37,7 +38,7 @@ class Holders:
         if self.broken:
             answer.set_exception(RuntimeError("it died"))
         else:
-            answer.set_result(dict.fromkeys(names if self.tells else (), 24))
+            answer.set_result(None if self.failing else dict.fromkeys(names if self.tells else (), 24))
         return answer
 
 
@@ -65,6 +66,18 @@ def test_takes_gpus_of_unknown_memory_for_nobody_elses():
     gpus.look({"a": 1})
     assert gpus.are_known("a")
     assert (gpus.of("a"), gpus.of_others("a")) == ({}, 0)
+
+
+def test_asks_again_where_nvidia_smi_failed():
+    holders = Holders({"a": ["0", "1"]}, failing=True)
+    gpus = NodeGpus(holders)
+    for _ in range(2):
+        gpus.look({"a": 2})
+        assert (gpus.are_known("a"), gpus.of("a"), gpus.of_others("a")) == (True, {}, 2)
+    holders.failing = False
+    gpus.look({"a": 2})
+    assert (list(gpus.of("a")), gpus.of_others("a")) == (["0", "1"], 0)
+    assert list(holders.held) == [("a", 0)], "one holder has them all the time"
 
 
 def test_forgets_nodes_that_left_and_tries_again_what_failed():
