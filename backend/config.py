@@ -212,6 +212,11 @@ class ServiceConfig(ServedModels, ServicePlaces):
             ).in_validator()
         return self
 
+    @property
+    def passed_seconds(self) -> float:
+        """How long small models pass a waiting large one: as long as idle ones stay, a minute at least."""
+        return max(60.0, self.pool_idle_seconds)
+
     def most_jobs_of_one(self, tenants: Callable[[], int]) -> int | None:
         """Return how many slots of each pool one tenant may have; None is all.
 

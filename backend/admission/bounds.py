@@ -5,18 +5,22 @@ from __future__ import annotations
 import importlib.util
 
 from backend.admission.facts import Facts
+from backend.admission.model_wishes import impossible_on, no_place, own_machine
+from backend.admission.models_together import no_room_together
 from backend.admission.offered_models import require_offered
-from backend.catalog.tensor_files import expected_bytes
 from backend.compute.layer_names import names, no_such_layer
 from backend.planning.wishes import for_all_parameters
 from backend.settings.served_models import VLLM_LEAST_TEMPERATURE
 from tinkergym.errors import InvalidToolError
 from tinkergym.registration.packs import pack_modules
 from tinkergym.rollout.table_tools import SANDBOX
+from tinkergym.schema.events import ErrorView
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.refusals import Refusal
 from tinkergym.tools.sandbox.python_run import isolation_for
+
+_APART = "leave out model, or train that seat in a separate job against an opponent"
 
 
 def models_are_offered(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
@@ -32,46 +36,23 @@ def models_are_offered(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
                 f"agents.{agent}.model",
                 f"this service {what}, where each worker serves a single base model, but {agent!r} has a "
                 "different one",
-                "leave out model, or train that seat in a separate job against an opponent",
+                _APART,
                 "several_models",
             )
     if not others:
         return spec
-    return _have_room_together(spec, facts) or spec
-
-
-def _have_room_together(spec: JobSpec, facts: Facts) -> Refusal | None:
-    """Refuse base models that one worker cannot have together: its place is planned for the first."""
-    config, placement, model = facts.config, facts.config.placement_of(spec.model), spec.model
-    field = f"agents.{next(iter(spec.other_models.values()))}.model"
-    needed = {each: expected_bytes(each, config.model_paths) for each in (model, *spec.other_models)}
-    total = sum(needed.values())
-    sizes = ", ".join(f"{name!r} {size / 1e9:.1f}" for name, size in needed.items())
-    what = f"the job's base models need about {total / 1e9:.1f} GB together ({sizes}), but"
-    # A cluster may have GPUs or not: there the worker refuses what its place turns out not to have.
-    if placement.gpus if config.ray.address else placement.gpus != 0 and facts.gpus():
-        return Refusal(
-            field,
-            f"{what} the GPUs of a worker are planned for {model!r} alone",
-            "leave out model, or train that seat in a separate job against an opponent, or let the operator "
-            f"set models.{model}.placement.gpus=0",
-            "several_models",
-        )
-    if config.ray.address:
-        room, setting = placement.memory_bytes or needed[model], f"models.{model}.placement.memory_bytes"
-        where = f"a worker of {model!r} has {room / 1e9:.1f} GB of its node"
-    else:
-        room, setting = int(config.pools_memory * facts.memory()), "pools_memory"
-        where = f"models may use {room / 1e9:.1f} GB"
-    if total <= room:
-        return None
-    hint = f"choose smaller models, or let the operator raise {setting}"
-    return Refusal(field, f"{what} {where}", hint, "models_too_large")
+    field = f"agents.{next(iter(others.values()))}.model"
+    return no_room_together(field, (spec.model, *others), _APART, facts) or spec
 
 
 def models_have_a_place(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
     """Refuse models, or training of all their parameters, for which no node of the service has room."""
-    known = facts.refusals()
+    config, known = facts.config, dict(facts.refusals())
+    # The scheduler looks for places of listed models. Others are known here, and on this machine only.
+    unlisted = {own.model for own in map(spec.for_agent, spec.trained_agents)} - config.models.keys()
+    if unlisted and not config.ray.address and (gpus := facts.gpus()):
+        for name, reason in impossible_on(config, [own_machine(gpus)], unlisted).items():
+            known[name] = ErrorView.model_validate(no_place(reason).to_wire())
     for agent in spec.trained_agents:
         own = spec.for_agent(agent)
         names = [own.model]

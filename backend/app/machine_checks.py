@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from backend.admission.model_wishes import model_shape
 from backend.app.greeting import Notice
 from backend.config import ServiceConfig
 from backend.errors import ConfigError
 from backend.planning.memory_needs import divides_heads
-from backend.scheduler.model_wishes import model_shape
 from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.errors import TinkerGymError
 from tinkergym.tools.sandbox.isolation_rule import ACCEPT_LIMITS, RISK, PythonToolSetting

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from backend.admission.model_wishes import own_machine, wish_of
 from backend.config import ServiceConfig, load_config
 from backend.errors import ConfigError
 from backend.planning.gpu_table import gpu_table
@@ -16,7 +17,6 @@ from backend.planning.machines import Machine, NotPlaced, Placed
 from backend.planning.model_plan import plan
 from backend.planning.nodes_file import read_nodes
 from backend.scheduler.cluster_door import cluster_nodes
-from backend.scheduler.model_wishes import own_machine, wish_of
 from backend.settings.served_models import PACKAGED_MODELS
 from tinkergym.errors import TinkerGymError, UnknownModelError
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 
 from backend.planning.machines import NodeRoom, Wish
@@ -18,6 +18,7 @@ from backend.planning.memory_needs import (
     learner_needs,
     policy_bytes,
     usable_bytes,
+    waiting_bytes,
 )
 
 SMALL = 50_000_000
@@ -63,6 +64,8 @@ class Layout:
     """How much of it is not its cache."""
     engine_asleep: int
     """What it keeps while it sleeps."""
+    engine_beside: int
+    """What is kept for it at all times, outside its process."""
     merged: int | None
     """Adapters with merged weights in it; None for its own number."""
 
@@ -70,13 +73,14 @@ class Layout:
     def shared_bytes(self) -> int:
         """Of a GPU with a rank and an engine."""
         if self.sleeps:
-            return self.learner.resident + max(self.learner.work + self.engine_asleep, self.engine_bytes)
-        return self.learner.total + self.engine_bytes
+            most = max(self.learner.work + self.engine_asleep, self.engine_bytes)
+            return self.learner.resident + most + self.engine_beside
+        return self.learner.total + self.engine_bytes + self.engine_beside
 
     @property
     def chunk_bytes(self) -> int:
         """Of each GPU of an engine."""
-        return self.shared_bytes if self.together else self.engine_bytes
+        return self.shared_bytes if self.together else self.engine_bytes + self.engine_beside
 
     @property
     def single_bytes(self) -> int:
@@ -127,6 +131,7 @@ def layout_of(
         engine_asleep=engine_of(wish, 1, method).weights
         if _has_own_policies(wish, tensor_parallel)
         else CONTEXT_BYTES,
+        engine_beside=_kept_beside(wish, method),
         merged=savings.merged,
         engine_bytes=max(engine.total, min(least, engine.weights + _most_cache(wish, engine))),
     )
@@ -140,16 +145,17 @@ def _method_of(wish: Wish, ranks: int, gpu_bytes: int) -> tuple[Method, int]:
     divided_by = ranks if divides else 1
     if wish.placement.trains != "auto":
         return wish.placement.trains, divided_by
-    learner, engine = learner_of(wish, "full", divided_by), engine_of(wish, 1, "full")
-    fits = 2 * max(learner.total, engine.total) <= usable_bytes(gpu_bytes)
+    learner = learner_of(wish, "full", divided_by).total
+    engine = engine_of(wish, 1, "full").total + _kept_beside(wish, "full")
+    fits = 2 * max(learner, engine) <= usable_bytes(gpu_bytes)
     return "full" if fits and not wish.quantized else "lora", divided_by
 
 
 def learner_of(wish: Wish, method: Method, divided_by: int, tokens: int = WORK_TOKENS[-1]) -> LearnerNeeds:
     """Return what a rank needs."""
     if wish.shape is None:
-        return LearnerNeeds(resident=CONTEXT_BYTES + wish.memory_bytes, work=0)
-    return learner_needs(
+        return LearnerNeeds(resident=CONTEXT_BYTES + wish.memory_bytes + wish.teacher_bytes, work=0)
+    needs = learner_needs(
         wish.shape,
         method,
         number_bytes=wish.number_bytes,
@@ -157,6 +163,7 @@ def learner_of(wish: Wish, method: Method, divided_by: int, tokens: int = WORK_T
         tokens=tokens,
         quantized=wish.quantized,
     )
+    return replace(needs, resident=needs.resident + wish.teacher_bytes)
 
 
 def engine_of(wish: Wish, tensor_parallel: int, method: Method, merged: int = 0) -> EngineNeeds:
@@ -173,6 +180,12 @@ def engine_of(wish: Wish, tensor_parallel: int, method: Method, merged: int = 0)
         quantized=wish.quantized,
         policies=policies,
     )
+
+
+def _kept_beside(wish: Wish, method: Method) -> int:
+    if wish.shape is None or method != "full" or not wish.keeps_full_weights:
+        return 0
+    return waiting_bytes(wish.shape)
 
 
 def _has_own_policies(wish: Wish, tensor_parallel: int) -> bool:
@@ -202,8 +215,8 @@ class Chosen:
     """Those with a rank only."""
 
 
-def choose(rooms: Sequence[NodeRoom], layout: Layout) -> list[Chosen] | None:
-    """Choose GPUs, on one node if one has room for all; None if there are too few.
+def choices(rooms: Sequence[NodeRoom], layout: Layout) -> Iterator[list[Chosen]]:
+    """Yield GPUs that are enough: of each node that has room for all, the smallest first, then of several.
 
     Args:
         rooms: Nodes that may be used; the first that is taken also gets the pool.
@@ -212,8 +225,9 @@ def choose(rooms: Sequence[NodeRoom], layout: Layout) -> list[Chosen] | None:
     counted = sorted(rooms, key=lambda room: len(room.fitting(layout.chunk_bytes)))
     for room in counted:  # The smallest that is enough.
         if found := _choose([room], layout):
-            return found
-    return _choose(counted[::-1], layout)
+            yield found
+    if found := _choose(counted[::-1], layout):
+        yield found
 
 
 def choose_with(first: NodeRoom, others: Sequence[NodeRoom], layout: Layout) -> list[Chosen] | None:

@@ -43,6 +43,10 @@ class Wish:
     """Of the number format of models."""
     quantized: Quantization = ""
     """The format of the linear layers' weights, if it is another."""
+    teacher_bytes: int = 0
+    """Memory of its teachers on other base models, on the GPU of each rank."""
+    keeps_full_weights: bool = False
+    """Whether policies of all parameters wait for vLLM on its GPUs, besides its share."""
     engine_share: float = 0.0
     """Fraction of a GPU's memory that an engine takes for weights and cache, if the model has use for it."""
     cpus: float = 1.0

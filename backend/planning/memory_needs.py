@@ -26,6 +26,8 @@ MERGED_ADAPTERS = (2, 1, 0)
 as in a game of two policies. Without, an adapter's products are added layer by layer."""
 WORK_TOKENS = (16_384, 4096)
 """Tokens for which a learner's memory is planned: as many as fill a GPU, or where that is too much, fewer."""
+TEACHER_TOKENS = WORK_TOKENS[-1]
+"""Tokens that a teacher on another base model computes at a time on a GPU."""
 CACHE_TOKENS = 32_768
 """Tokens for which an engine's cache is planned, at least."""
 _TRAINED_BYTES = 16
@@ -109,6 +111,14 @@ def base_bytes(shape: ModelShape, *, number_bytes: int, quantized: Quantization 
     return tables * number_bytes + int((shape.parameters - tables) * BYTES_OF[quantized])
 
 
+def teacher_bytes(shape: ModelShape, *, number_bytes: int, quantized: Quantization = "") -> int:
+    """Return what a teacher with an adapter needs, which may be in another process than the first rank."""
+    needs = learner_needs(
+        shape, "lora", number_bytes=number_bytes, tokens=TEACHER_TOKENS, quantized=quantized
+    )
+    return needs.total
+
+
 def work_bytes_per_token(shape: ModelShape, *, number_bytes: int) -> int:
     """Return what a token needs between the forward and the backward pass.
 
@@ -157,6 +167,14 @@ def policy_bytes(shape: ModelShape, method: Method, *, number_bytes: int, merged
     if method == "full":
         numbers = max(numbers, 2 * shape.parameters)  # The next version is complete before the last one goes.
     return numbers * number_bytes
+
+
+def waiting_bytes(shape: ModelShape) -> int:
+    """Return what a policy of all parameters that waits for vLLM on its GPU needs there, besides its share.
+
+    In float32, and the next version is complete before the last one goes.
+    """
+    return 2 * 4 * shape.parameters
 
 
 def divides_heads(shape: ModelShape | None, tensor_parallel: int) -> bool:

@@ -1,19 +1,19 @@
 """`plan`: which model runs where, and why others do not. A pure function of nodes, wishes and what is held.
 
 Wishes are placed in their order, each as if those before it were running. One that has no room waits, and
-does not keep those after it from being placed.
+does not keep those after it from being placed, unless it has waited so long that its room is kept for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from backend.planning.gpu_layout import (
     SMALL,
     Layout,
     MemorySavings,
-    choose,
+    choices,
     choose_with,
     layout_of,
     savings_to_try,
@@ -33,7 +33,12 @@ _ENGINE_SIZES = (1, 2, 4, 8, 16)
 
 
 def plan(
-    machines: Sequence[Machine], wishes: Iterable[Wish], held: Sequence[Placed] = ()
+    machines: Sequence[Machine],
+    wishes: Iterable[Wish],
+    held: Sequence[Placed] = (),
+    *,
+    passed_long: Collection[str] = (),
+    stays: Collection[str] = (),
 ) -> dict[str, Placed | NotPlaced]:
     """Place models.
 
@@ -41,12 +46,16 @@ def plan(
         machines: The nodes that may be used.
         wishes: Models without a place, the most urgent first.
         held: Placed models, which stay where they are.
+        passed_long: Wishes that others have passed for long enough: if they wait again, those after them get
+            nothing of the nodes' emptiest part that they could have.
+        stays: Placed models for whose end none waits.
 
     Returns:
         By the wish's name, its place, or why it has none.
     """
     rooms, running = rooms_of(machines, held), list(held)
     found: dict[str, Placed | NotPlaced] = {}
+    keeps = False
     for wish in wishes:
         placed = _place(rooms, wish)
         if isinstance(placed, Placed):
@@ -57,11 +66,35 @@ def plan(
             if isinstance(alone, NotPlaced) and (alone.forever or not _may_get_gpus(machines, wish)):
                 placed = NotPlaced(reason=alone.reason.replace("largest free", "largest"), forever=True)
             else:
-                placed = NotPlaced(
-                    reason=placed.reason, forever=False, holders=_holders(running, wish, rooms)
-                )
+                kept_back = keeps and isinstance(_place(rooms_of(machines, running), wish), Placed)
+                also = ", what else is free is kept for a model that waits longer" if kept_back else ""
+                holders = _holders(running, wish, rooms)
+                placed = NotPlaced(reason=placed.reason + also, forever=False, holders=holders)
+                if wish.name in passed_long:
+                    others = [one for one in held if one.name in stays]
+                    keeps |= _keep_room(rooms, rooms_of(machines, others), wish)
         found[wish.name] = placed
     return found
+
+
+def _keep_room(rooms: Rooms, empty: Rooms, wish: Wish) -> bool:
+    """Take the least that a wish needs from what is left; whether it had that on `empty` nodes."""
+    for node_id, room in empty.items():
+        # Between GPUs that are equal when empty, the choice falls on those with most left now.
+        left = rooms[node_id].gpus
+        room.gpus = [size - (size - now) // 10**9 for size, now in zip(room.gpus, left, strict=True)]
+    order = sorted(empty, key=lambda node_id: (-sum(rooms[node_id].gpus), -rooms[node_id].cpus))
+    empty = {node_id: empty[node_id] for node_id in order}
+    placed = _place(empty, wish)
+    if isinstance(placed, Placed) and wish.placement.gpus is None:
+        for gpus in range(1, placed.gpus):
+            fewer = replace(wish, placement=wish.placement.model_copy(update={"gpus": gpus}))
+            if isinstance(least := _place(empty, fewer), Placed):
+                placed = least
+                break
+    if isinstance(placed, Placed):
+        take(rooms, placed)
+    return isinstance(placed, Placed)
 
 
 def _place(rooms: Rooms, wish: Wish) -> Placed | NotPlaced:
@@ -103,16 +136,20 @@ def _on_gpus(rooms: Sequence[NodeRoom], usable: Sequence[NodeRoom], wish: Wish) 
     for size in sizes:
         for savings in savings_to_try(wish, size):
             for layout in _layouts(enough, wish, size, savings):
-                if (chosen := choose(enough, layout)) is None:
-                    continue
-                parts = gpu_parts(wish, layout, chosen, usable)
-                if parts is not None:
-                    return parts
+                for chosen in choices(enough, layout):
+                    if (parts := gpu_parts(wish, layout, chosen, usable)) is not None:
+                        return parts
     # Last: a model without a wish for more GPUs stays where its pool's process could be.
     if (found := _with_nodes_for_ranks(rooms, enough, usable, wish, sizes)) is not None:
         return found
-    least = [_layouts(rooms, wish, size, savings_to_try(wish, size)[-1])[-1] for size in sizes]
-    if any(choose(rooms, layout) for layout in least):
+    least = [
+        min(
+            _layouts(rooms, wish, size, savings_to_try(wish, size)[-1], on_one_node=False),
+            key=lambda layout: (layout.chunk_bytes, layout.gpus),
+        )
+        for size in sizes
+    ]
+    if any(True for layout in least for _ in choices(rooms, layout)):
         return no_processors(wish, rooms)
     return too_few_gpus(wish, rooms, least)
 
@@ -150,7 +187,9 @@ def _engine_sizes(rooms: Sequence[NodeRoom], wish: Wish) -> list[int]:
     if wished is not None:
         return [wished] if divides_heads(wish.shape, wished) else []
     most = max((len(room.gpus) for room in rooms), default=1)
-    most = min(most, wish.placement.gpus or most)
+    if (own := wish.placement).gpus:
+        alone = (own.learner.ranks or 1) if own.together is False else 0
+        most = min(most, (own.gpus - alone) // (own.engines or 1))
     return [
         size
         for size in _ENGINE_SIZES
@@ -158,8 +197,18 @@ def _engine_sizes(rooms: Sequence[NodeRoom], wish: Wish) -> list[int]:
     ]
 
 
-def _layouts(rooms: Sequence[NodeRoom], wish: Wish, size: int, savings: MemorySavings) -> list[Layout]:
-    """Return the layouts to try, the one with most GPUs first."""
+def _layouts(
+    rooms: Sequence[NodeRoom], wish: Wish, size: int, savings: MemorySavings, *, on_one_node: bool = True
+) -> list[Layout]:
+    """Return the layouts to try, the one with most GPUs first.
+
+    Args:
+        rooms: Nodes with GPUs.
+        wish: The model.
+        size: GPUs of one engine.
+        savings: How it saves memory.
+        on_one_node: Only those for which a node has room, as far as their number of GPUs is not wished.
+    """
     own = wish.placement
     gpu_bytes = max((gpu for room in rooms for gpu in room.machine.gpus), default=0)
 
@@ -174,9 +223,18 @@ def _layouts(rooms: Sequence[NodeRoom], wish: Wish, size: int, savings: MemorySa
     least = max(own.learner.ranks or 1, engine_gpus)
     if own.learner.ranks or own.engines or (wish.shape is not None and wish.shape.parameters < SMALL):
         return [laid_out(least)]
-    one = laid_out(least)
-    room = max((len(room.fitting(one.chunk_bytes)) for room in rooms), default=0)
-    return [laid_out(gpus) for gpus in range(room // size * size, least, -size)] + [one]
+    # On more GPUs a policy that is sharded needs less of each. Last are those on which an engine has no part.
+    most = max((len(room.gpus) for room in rooms), default=0)
+    numbers = sorted(range(most, least, -1), key=lambda gpus: gpus % size != 0)
+    full = sum(gpus % size == 0 for gpus in numbers)
+    each = [laid_out(gpus) for gpus in (*numbers[:full], least, *numbers[full:])]
+    if not on_one_node:
+        return each
+    return [
+        one
+        for one in each
+        if one.gpus == least or any(len(room.fitting(one.chunk_bytes)) >= one.gpus for room in rooms)
+    ]
 
 
 def _holders(running: Sequence[Placed], wish: Wish, rooms: Rooms) -> tuple[tuple[str, int], ...]:

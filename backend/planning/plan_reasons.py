@@ -90,7 +90,8 @@ def too_few_gpus(wish: Wish, rooms: Sequence[NodeRoom], layouts: Sequence[Layout
         reason = f"needs 1 GPU {each}, the largest free has {_gb(max(most, 0))}"
     else:
         total = sum(len(room.fitting(needed)) for room in rooms)
-        reason = f"needs {_gpus(least.gpus)} {each}, {total} of {sum(len(r.gpus) for r in rooms)} have it"
+        needs = f"needs {_gpus(least.gpus)} {each}{_wished(wish)}"
+        reason = f"{needs}, {total} of {sum(len(r.gpus) for r in rooms)} have it"
         if least.tensor_parallel > 1:
             reason += f", in groups of {least.tensor_parallel} on one node"
     return NotPlaced(reason=reason + also, forever=False)
@@ -106,6 +107,14 @@ def _too_large(wish: Wish, layout: Layout, largest: int) -> NotPlaced:
         f"{_gpus(layout.tensor_parallel)} {_gb(engine)} each), the largest has {_gb(largest)} for models"
     )
     return NotPlaced(reason=reason, forever=True)
+
+
+def _wished(wish: Wish) -> str:
+    """Return the settings that say how many GPUs a model needs, in brackets."""
+    own = wish.placement
+    numbers = {"gpus": own.gpus, "learner.ranks": own.learner.ranks, "engines": own.engines}
+    named = [f"{_setting(wish, name)}={number}" for name, number in numbers.items() if number]
+    return f" ({', '.join(named)})" if named else ""
 
 
 def _setting(wish: Wish, name: str) -> str:

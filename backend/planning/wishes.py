@@ -105,6 +105,9 @@ class OfferedModel(Settings):
     quantized: Quantization = ""
     """Weights of its linear layers in 4 or 8 bits, through bitsandbytes: for LoRA jobs with
     `engine="transformers"` and one learner rank."""
+    teachers: list[str] = []
+    """Other models of `models` that teach it in distillation jobs. Its GPUs, and in a cluster its memory,
+    have room for all of them. Without, only a model on a CPU has teachers on other base models."""
 
 
 def for_all_parameters(model: str) -> str:

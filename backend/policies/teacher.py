@@ -21,7 +21,7 @@ class LoadedPolicy:
     """A policy in a learner, or the learner's base model."""
 
     def __init__(self, learner: AnyLearner, policy_id: str | None, *, shared: bool) -> None:
-        """Use `policy_id` of `learner`; None is its base model; `shared`: others use the learner too."""
+        """Use `policy_id` of `learner`; None is its base model; with `shared`, `close` keeps the learner."""
         self._learner: AnyLearner | None = learner
         self._policy_id, self._shared = policy_id, shared
 
@@ -35,12 +35,12 @@ class LoadedPolicy:
         learner, self._learner = self._learner, None
         if learner is None:
             return
+        if self._policy_id is not None:
+            learner.drop(self._policy_id)
         if not self._shared:
             # transformers' modules have reference cycles, which hold a model's memory until then.
             del learner
             gc.collect()
-        elif self._policy_id is not None:
-            learner.drop(self._policy_id)
 
 
 _TEACHER = "teacher"

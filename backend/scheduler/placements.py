@@ -44,7 +44,13 @@ class Placements:
         """Jobs whose other base models wait for memory, and the reason shown to their tenants."""
 
     def place(
-        self, queue: Sequence[QueueGroup], held: Sequence[HeldJob], now: float, *, may_end: bool
+        self,
+        queue: Sequence[QueueGroup],
+        held: Sequence[HeldJob],
+        now: float,
+        *,
+        may_end: bool,
+        all_wait: bool,
     ) -> None:
         """Give free slots to waiting jobs, fairly between tenants.
 
@@ -53,6 +59,7 @@ class Placements:
             held: The running jobs.
             now: Unix seconds.
             may_end: Whether idle pools may end for a job's other base models.
+            all_wait: Whether these get no memory now, because a model has waited for it so long.
         """
         running = self._pools.models
         self._placed = {
@@ -91,7 +98,9 @@ class Placements:
         self._no_room_beside = {}
         for job in next_jobs(waiting, free_slots=free, running_by_tenant=by_tenant, tenant_slots=own):
             first = may_end and not self._no_room_beside
-            if job.other_models and not self._pools.make_room(job.other_models, now, may_end=first):
+            if job.other_models and (
+                all_wait or not self._pools.make_room(job.other_models, now, may_end=first)
+            ):
                 self._no_room_beside[job.job_id] = self._pools.why_no_room(*job.other_models)
                 continue
             pool_id = min(ready[job.model], key=lambda one: by_pool[one])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+from backend.admission.model_wishes import no_place
 from backend.config import ServiceConfig
 from backend.errors import SERVICE_LOG
 from backend.scheduler.pools import Pools
@@ -12,7 +13,6 @@ from backend.scheduler.queue_reasons import START_ATTEMPTS
 from backend.store.store import ServiceStore
 from tinkergym.errors import (
     InternalServiceError,
-    InvalidRequestError,
     ServiceUnavailableError,
     TinkerGymError,
 )
@@ -20,8 +20,6 @@ from tinkergym.schema.events import ErrorView, JobState
 
 _REFUSED_AGAIN_SECONDS = 20.0
 """Interval between notes that a model which is only sampled has no room."""
-_PASSED_SECONDS = 60.0
-"""How long, at least, small models pass one that waits for memory."""
 _LONGEST_PAUSE_SECONDS = 60.0
 """Interval between attempts to start a pool that refuses to."""
 
@@ -42,7 +40,6 @@ class PoolStarts:
         self.without_room: dict[str, float] = {}
         """Models that wait for memory, and when this was last noted for sampling clients."""
         self._waits_since: dict[str, float] = {}
-        self._passed_seconds = max(_PASSED_SECONDS, config.pool_idle_seconds)
         self._not_before: dict[str, float] = {}
         self._impossible: dict[str, float] = {}
         """Models that have no place, and when this was last noted."""
@@ -82,7 +79,7 @@ class PoolStarts:
             # The operator asked for preloaded models, so an estimate does not keep them from starting; if all
             # then use too much memory, idle pools of other models end.
             if preloaded or (
-                not self._keeps_all_waiting(now)
+                not self.keeps_all_waiting(now)
                 and self._pools.make_room([model], now, may_end=not self.without_room)
             ):
                 if model in waited:
@@ -106,13 +103,8 @@ class PoolStarts:
             del self._impossible[name]
         for name, reason in found.items():
             if now - self._impossible.get(name, 0.0) >= _REFUSED_AGAIN_SECONDS:
-                error = InvalidRequestError(
-                    f"the model has no place on the service's nodes, {reason}",
-                    hint="choose another model, or ask the operator: tinkergym plan shows what would fit",
-                    field="model",
-                    code="no_place",
-                )
-                self._store.note_refusal(name, ErrorView.model_validate(error.to_wire()), now)
+                view = ErrorView.model_validate(no_place(reason).to_wire())
+                self._store.note_refusal(name, view, now)
                 self._impossible[name] = now
 
     def succeeded(self, model: str) -> None:
@@ -143,14 +135,17 @@ class PoolStarts:
         self.failures[model] = failures
         self._not_before[model] = now + min(2.0**failures, _LONGEST_PAUSE_SECONDS)
 
+    def keeps_all_waiting(self, now: float) -> bool:
+        """Whether a model has waited for memory so long that no other gets any before it."""
+        return any(
+            now - self._waits_since[model] > self._config.passed_seconds for model in self.without_room
+        )
+
     def clock_set_back(self) -> None:
         """Forget times of the old clock, which are in the future."""
         self._not_before.clear()
         self._waits_since.clear()
         self._impossible = dict.fromkeys(self._impossible, 0.0)
-
-    def _keeps_all_waiting(self, now: float) -> bool:
-        return any(now - self._waits_since[model] > self._passed_seconds for model in self.without_room)
 
     def _refuse(self, model: str, error: TinkerGymError | None, now: float) -> None:
         reason = error or InternalServiceError(

@@ -9,11 +9,11 @@ from typing import Any
 
 import ray
 
+from backend.admission.model_wishes import share
 from backend.config import ServiceConfig
 from backend.episodes.env_worker_end import WorkerEnd
 from backend.scheduler.actor_processes import EnvWorkerProcess
 from backend.scheduler.env_worker_handles import EnvWorkerHandle, WorkerInActor
-from backend.scheduler.model_wishes import share
 from backend.scheduler.process_runner import Running
 from backend.scheduler.ray_groups import ENV_WORKER_BUNDLE
 from backend.scheduler.ray_placing import Placing

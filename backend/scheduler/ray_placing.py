@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from backend.admission.model_wishes import impossible_on, own_machine, wish_of
 from backend.config import ServiceConfig
 from backend.planning.idle_ends import ends_for
 from backend.planning.machines import Machine, NotPlaced, Part, Placed, Wish
 from backend.planning.model_plan import plan
 from backend.planning.pool_place import PoolPlace
 from backend.processes.machine_gpus import known_gpus
-from backend.scheduler.model_wishes import impossible_on, own_machine, wish_of
 from backend.scheduler.ray_groups import PoolGroups, one_of
 from backend.scheduler.ray_nodes import Nodes
 from backend.scheduler.unplaced import Unplaced, why_unplaced
@@ -43,6 +43,7 @@ class Wanted:
 
     model: str
     wish: Wish
+    since: float
     placed: Placed | None = None
     """What Ray was asked for."""
     asked_at: float = 0.0
@@ -104,7 +105,7 @@ class Placing:
     def want(self, pool_id: str, model: str, memory_bytes: int) -> None:
         """Look for a place from now on; see `placed`."""
         wish = wish_of(self._config, model, pool_id, memory_bytes=memory_bytes)
-        self._wanted[pool_id] = Wanted(model, wish)
+        self._wanted[pool_id] = Wanted(model, wish, self._monotonic())
         self._look_at = 0.0
 
     def placed(self) -> Iterator[tuple[str, str, Placed]]:
@@ -217,7 +218,15 @@ class Placing:
                 not_given |= {pool_id} if late else set()
         wishes = [pool.wish for pool in self._wanted.values() if pool.placed is None]
         refusals = "" if self._nodes is None else self._nodes.refusals()
-        for pool_id, found in plan(machines, wishes, self._taken()).items():
+        passed = self._config.passed_seconds
+        plans = plan(
+            machines,
+            wishes,
+            self._taken(),
+            passed_long=[one for one, pool in self._wanted.items() if now - pool.since > passed],
+            stays=[one for one, placed in self._placed.items() if placed.model in self._config.preload],
+        )
+        for pool_id, found in plans.items():
             pool = self._wanted[pool_id]
             if isinstance(found, NotPlaced):
                 known = self._own_gpus is not None or not pool.wish.placement.gpus

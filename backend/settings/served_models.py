@@ -177,11 +177,23 @@ class ServedModels(Settings):
         return self
 
     @model_validator(mode="after")
+    def _teachers_are_known(self) -> Self:
+        for name, offered in self.models.items():
+            if strange := sorted(set(offered.teachers) - self.models.keys()):
+                reason = f"contains {strange[0]!r}, which is not in models"
+                raise Refusal(f"models.{name}.teachers", reason, "add it there").in_validator()
+        return self
+
+    @model_validator(mode="after")
     def _weights_that_stay_on_a_gpu_have_one(self) -> Self:
         on_cpu = self.placement.gpus == 0
         if self.vllm.full_weights == "device" and (self.engine != "vllm" or on_cpu):
             reason = f"device requires engine=vllm on a GPU, not engine={self.engine}"
             reason += " with placement.gpus=0" if on_cpu else ""
+            raise Refusal("vllm.full_weights", reason, "leave it out").in_validator()
+        divided = [name for name in self.models if (self.placement_of(name).tensor_parallel or 1) > 1]
+        if self.vllm.full_weights == "device" and divided:
+            reason = f"device requires engines of one GPU, but {divided[0]} has several (tensor_parallel)"
             raise Refusal("vllm.full_weights", reason, "leave it out").in_validator()
         return self
 
@@ -194,6 +206,11 @@ class ServedModels(Settings):
         """Return the format of a model's linear layers, if it is not `dtype`."""
         offered = self.models.get(model)
         return "" if offered is None else offered.quantized
+
+    def teachers_of(self, model: str) -> list[str]:
+        """Return the other models for which there is room next to a model."""
+        offered = self.models.get(model)
+        return [] if offered is None else offered.teachers
 
     def placement_of(self, model: str) -> ModelPlacement:
         """Return where a model runs; one that `models` does not list, where all do."""

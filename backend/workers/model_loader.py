@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -17,6 +19,7 @@ from backend.learner.checkpoints import Checkpoint
 from backend.learner.learner import Learner
 from backend.learner.parallel.data_parallel import DataParallelLearner
 from backend.learner.parallel.rank_process import StartRanks, child_ranks
+from backend.planning.memory_needs import TEACHER_TOKENS
 from backend.planning.pool_place import PoolPlace
 from backend.policies.checkpoint_keeping import stored_weights
 from backend.policies.directory import PolicyDirectory, StoredPolicy
@@ -72,6 +75,8 @@ class ModelLoader:
             self.device = device_of(gpus, ranks=max(self.ranks, self._placement.tensor_parallel or 1))
         else:  # The others are for other processes.
             self.device = device_of(len(place.gpus) or gpus, ranks=1)
+        self._opened = WeakValueDictionary[str, Learner]()
+        self._opening = threading.Lock()
         self._images = SharedImages(EveryImage(config.images, store.image_owners))
         self._device_lock = DeviceLock(cpu_threads=config.torch_threads if self.device == "cpu" else None)
 
@@ -80,8 +85,19 @@ class ModelLoader:
         return self._own_folder if model == self.model else self._resolved(model)
 
     def open_model(self, model: str) -> Learner:
-        """Load a model other than the pool's, for a single job."""
-        return self._learner(self.folder_of(model), model)
+        """Return a model other than the pool's, which jobs share that use it at the same time.
+
+        Raises:
+            InvalidRequestError: The pool has GPUs, which have no room for it.
+        """
+        if self._on_gpus and model not in self._config.teachers_of(self.model):
+            raise self._no_room_for(model, f"let the operator list it in models.{self.model}.teachers")
+        with self._opening:
+            found = self._opened.get(model)
+            if found is None:
+                tokens = TEACHER_TOKENS if self._on_gpus else None
+                found = self._opened[model] = self._learner(self.folder_of(model), model, tokens=tokens)
+            return found
 
     def load_own(self) -> ServedModel:
         """Load the pool's own model.
@@ -109,15 +125,22 @@ class ModelLoader:
         Raises:
             InvalidRequestError: Its weights are unfit, or the pool has GPUs.
         """
-        if self._place.gpus or self.device != "cpu":
-            # Jobs are refused for this when they are submitted; the operator may have added GPUs since.
-            raise InvalidRequestError(
-                f"the GPUs of this worker are planned for {self.model!r} alone, without {model!r}",
-                hint="train that seat in a separate job against an opponent",
-                code="several_models",
-            )
+        if self._on_gpus:
+            raise self._no_room_for(model, "train that seat in a separate job against an opponent")
         refuse_unfit(model, self.folder_of(model))
         return self._load(model, own=False)
+
+    @property
+    def _on_gpus(self) -> bool:
+        return bool(self._place.gpus) or self.device != "cpu"
+
+    def _no_room_for(self, model: str, hint: str) -> InvalidRequestError:
+        # Jobs are refused for this when they are submitted; the operator may have added GPUs since.
+        return InvalidRequestError(
+            f"the GPUs of this worker are planned for {self.model!r} alone, without {model!r}",
+            hint=hint,
+            code="several_models",
+        )
 
     def _load(self, model: str, *, own: bool) -> ServedModel:
         folder = self.folder_of(model)
@@ -207,13 +230,14 @@ class ModelLoader:
             images=EveryImage(self._config.images),
         )
 
-    def _learner(self, folder: Path, model: str) -> Learner:
+    def _learner(self, folder: Path, model: str, *, tokens: int | None = None) -> Learner:
         return Learner(
             folder,
             device=self.device,
             dtype=getattr(torch, self._config.dtype),
             device_lock=self._device_lock,
             cpu_threads=self._config.torch_threads,
+            micro_batch_tokens=tokens,
             room=self._room,
             images=self._images,
             quantized=self._config.quantization_of(model),

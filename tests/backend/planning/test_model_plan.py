@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.planning.machines import NotPlaced, Placed
-from backend.planning.memory_needs import usable_bytes
+from backend.planning.memory_needs import usable_bytes, waiting_bytes
 from backend.planning.model_plan import plan
-from tests.backend.planning.shapes import machine, machines, shown, wish
+from tests.backend.planning.shapes import GB, SHAPES, machine, machines, shown, wish
 
 CASES = (Path(__file__).parent / "plan_cases.txt").read_text().split("\n\n")[1:]
 
@@ -42,7 +42,7 @@ def test_places_each_wish_on_each_set_of_nodes(case):
 QUEUES = [
     ("a:2x24", [("0.5B", "one", {"gpus": 2}), ("0.5B", "two", {"gpus": 2})], ["r2 e2t1 a2", "r2 e2t1 a2"]),
     ("a:2x141", [("7B", "full", {"trains": "full"}), ("7B", "more", {"trains": "full"})],
-     ["r2 e1t2 a2", "wait"]),
+     ["r2 e2t1 a2", "wait"]),
     ("a:2x141 b:1x24", [("32B", "large", {}), ("32B", "second", {}), ("0.5B", "small", {})],
      ["r2 e1t2 a2", "wait", "r1 e1t1 b1"]),
     ("a:1x24", [("72B", "never", {}), ("0.5B", "small", {})], ["never", "r1 e1t1 a1"]),
@@ -56,6 +56,27 @@ def test_lets_large_model_wait_without_blocking_small_ones(nodes, queue, expecte
     wishes = [wish(model, name, **placement) for model, name, placement in queue]
     found = plan(machines(nodes), wishes)
     assert [shown(found[one.name]) for one in wishes] == expected
+
+
+@pytest.mark.parametrize("gpus", [4, None])
+def test_keeps_room_for_a_model_passed_long(gpus):
+    nodes = machines("a:4x141" if gpus else "a:3x141")
+    held = plan(nodes, [wish("32B", "held", gpus=2)])["held"]
+    queue = [wish("32B", "large", gpus=gpus), wish("7B", "small", gpus=1)]
+
+    def small(nodes, **settings):
+        found = plan(nodes, queue, [held], **settings)
+        assert shown(found["large"]) == "wait"
+        return found["small"]
+
+    assert shown(small(nodes)) == "r1 e1t1 a1"
+    kept = small(nodes, passed_long=["large"])
+    assert not kept.forever
+    assert kept.reason.startswith("needs 1 GPU")
+    assert "waits longer" in kept.reason
+    # Not where it could have nothing, nor for one that waits in vain.
+    assert shown(small([*nodes, machine("b", 1, 48)], passed_long=["large"])) == "r1 e1t1 b1"
+    assert shown(small(nodes, passed_long=["large"], stays=["held"])) == "r1 e1t1 a1"
 
 
 def test_gives_second_model_other_gpus_while_some_are_free():
@@ -72,6 +93,13 @@ def test_says_with_numbers_who_holds_what():
     assert waiting["next"].holders == (("held", 2),)
     assert "needs 4 GPUs" in waiting["next"].reason
     assert "the largest free has 2" in waiting["next"].reason
+
+
+@pytest.mark.parametrize("wished", [{"gpus": 16}, {"learner": {"ranks": 16}}])
+def test_names_setting_that_asks_for_too_many_gpus(wished):
+    reason = plan(machines("a:8x80"), [wish("7B", **wished)])["7B"].reason
+    assert "16 GPUs" in reason
+    assert "models.7B.placement." in reason
 
 
 def test_waits_for_gpus_that_others_hold_unless_cpus_are_wished():
@@ -126,6 +154,44 @@ def test_plans_merged_adapters_where_the_model_is_known():
     found = {one.name: plan(machines("a:1x80"), [one])[one.name].of("engine")[0] for one in wishes}
     merged = {name: engine.merged_adapters for name, engine in found.items()}
     assert merged == {"0.5B": 2, "few bits": 0, "unknown": None}
+
+
+def test_shards_over_more_gpus_what_does_not_fit_on_one():
+    wished, free = (wish("7B", trains="full", tensor_parallel=1, gpus=gpus) for gpus in (2, None))
+    assert shown(plan(machines("a:2x141"), [wished])["7B"]) == "r2 e2t1 a2"
+    assert shown(plan(machines("a:2x141"), [free])["7B"]) == "r2 e2t1 a2"
+
+
+def test_divides_engines_over_no_more_gpus_than_wished():
+    apart = wish("0.5B", gpus=4, engines=2, together=False, trains="full")
+    assert shown(plan(machines("a:8x24"), [apart])["0.5B"]) == "r2 e2t1 a4"
+
+
+def test_counts_teachers_on_gpus_of_ranks():
+    plain, taught = wish("7B", gpus=2), replace(wish("7B", gpus=2), teacher_bytes=30 * GB)
+    without, beside = (plan(machines("a:2x141"), [one])["7B"] for one in (plain, taught))
+    assert [rank.gpu_bytes for rank in beside.of("rank")] == [
+        rank.gpu_bytes + 30 * GB for rank in without.of("rank")
+    ]
+    assert beside.of("engine")[0].gpu_bytes == without.of("engine")[0].gpu_bytes
+    assert shown(plan(machines("a:2x48"), [replace(taught, teacher_bytes=48 * GB)])["7B"]) == "never"
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_counts_full_weights_that_wait_on_gpus_of_engines(together):
+    plain = replace(wish("0.5B", gpus=2, trains="full", together=together), engine_share=0.4)
+    keeping = replace(plain, keeps_full_weights=True)
+    adapters = replace(keeping, placement=keeping.placement.model_copy(update={"trains": "lora"}))
+    more = waiting_bytes(SHAPES["0.5B"])
+    without, beside = (plan(machines("a:2x80"), [one])["0.5B"] for one in (plain, keeping))
+    engines = {(part.node_id, gpu) for part in beside.of("engine") for gpu in part.gpus}
+    for (*place, size), (*_, before) in zip(sorted(beside.claims), sorted(without.claims), strict=True):
+        assert size == before + (more if tuple(place) in engines else 0)
+    # What is vLLM's stays the same.
+    assert [e.gpu_bytes for e in beside.of("engine")] == [e.gpu_bytes for e in without.of("engine")]
+    of_lora = [replace(adapters, keeps_full_weights=each) for each in (True, False)]
+    with_it, without_it = (plan(machines("a:2x80"), [one])["0.5B"].claims for one in of_lora)
+    assert with_it == without_it
 
 
 CLUSTERS = st.lists(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from backend.admission.model_wishes import wish_of
 from backend.config import ServiceConfig, load_config
 from backend.errors import ConfigError
 from backend.planning.pool_place import PoolPlace, ProcessPlace
-from backend.scheduler.model_wishes import wish_of
 
 GENERAL = ["placement.learner.ranks=2", "placement.labels.zone=a"]
 
@@ -41,6 +41,8 @@ def test_keeps_placements_in_the_processes_of_the_service():
         (["placement.gpus=2", "placement.learner.ranks=4"], "placement.learner.ranks"),
         (["placement.gpus=2", "placement.engines=2", "placement.tensor_parallel=2"], "placement.engines"),
         (["placement.gpus=1", "placement.together=false"], "placement.gpus"),
+        (['models.nano.teachers=["large"]'], "models.nano.teachers"),
+        (["engine=vllm", "vllm.full_weights=device", "placement.tensor_parallel=2"], "vllm.full_weights"),
         (["placement.gpus=2", "models.nano.placement.learner.ranks=4"], "models.nano.placement"),
     ],
 )
@@ -75,3 +77,15 @@ def test_names_gpus_of_an_engine_as_its_process_does(rank, engine, devices):
         engines=(ProcessPlace(bundle=0, gpus=tuple(engine)),),
     )
     assert place.engine_devices == devices
+
+
+def test_wishes_room_for_teachers_and_for_full_weights_on_device():
+    cluster = ["ray.address=10.0.0.5:6379", "engine=vllm", "vllm.full_weights=device"]
+    plain, taught = (
+        wish_of(load_config(None, [*cluster, *more]), "nano")
+        for more in ([], ['models.nano.teachers=["nano-instruct"]'])
+    )
+    assert plain.teacher_bytes == 0
+    assert taught.teacher_bytes > 10**9
+    assert taught.memory_bytes > plain.memory_bytes
+    assert (plain.keeps_full_weights, plain.placement.tensor_parallel) == (True, 1)

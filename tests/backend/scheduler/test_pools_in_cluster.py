@@ -180,6 +180,27 @@ def test_ends_no_idle_pool_in_vain(nodes):
     assert "needs 7 CPUs" in nodes.service.job(job_id).reason
 
 
+def test_keeps_a_node_for_a_model_that_waited_long(nodes):
+    four_idle(nodes)
+
+    def passes(seconds, *used):
+        for _ in range(int(seconds / 10)):
+            for model in used:
+                nodes.service.want_pool(model, nodes.clock.now)
+            pass_seconds(nodes, 10.0)
+
+    passes(10, "one", "three")
+    nodes.submit(model="large")
+    passes(620, "one", "three")
+    assert nodes.workers.places() == {"one": "a", "three": "b"}
+    for model in ("five", "six"):
+        nodes.submit(model=model)
+    passes(20, "one", "three")
+    assert nodes.workers.places() == {"one": "a", "three": "b", "five": "b"}
+    passes(80, "three")  # The large one is placed as soon as its node is free.
+    assert nodes.workers.places() == {"three": "b", "five": "b", "large": "a"}
+
+
 def test_ends_no_idle_pool_for_unwanted_model(nodes):
     four_idle(nodes)
     for model in ("one", "three"):

@@ -633,6 +633,9 @@ def test_lets_no_model_pass_one_that_waited_a_minute(make_world):
     world.submit(model="small")
     world.scheduler.tick()
     assert loaded(world) == ["a", "b"]
+    several = on_several_models(world, "b", "x")
+    world.scheduler.tick()
+    assert several not in dict(world.workers.started).values()
     world.store.tenant("ada").request_cancel(jobs["a"])
     world.service.requeue_jobs_of(next(iter(world.workers.pools)), "")  # One that is to be cancelled ends.
     world.pass_time(5)

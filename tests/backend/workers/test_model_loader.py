@@ -20,3 +20,12 @@ def test_loads_no_second_model_on_gpus_planned_for_one(tmp_path, monkeypatch):
     loader = ModelLoader(ServiceConfig(data_dir=tmp_path), store, "nano", place=place)
     with pytest.raises(InvalidRequestError, check=lambda error: error.code == "several_models"):
         loader.load_guest("nano-instruct")
+    with pytest.raises(InvalidRequestError, check=lambda error: error.code == "several_models"):
+        loader.open_model("nano-instruct")
+
+
+def test_opens_one_teacher_for_several_jobs(tmp_path):
+    store = SimpleNamespace(image_owners=dict)
+    loader = ModelLoader(ServiceConfig(data_dir=tmp_path), store, "nano")
+    opened = loader.open_model("nano-instruct")
+    assert loader.open_model("nano-instruct") is opened

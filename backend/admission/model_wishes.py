@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from backend.catalog.models import folder_at_hand, read_json, read_model_facts
 from backend.catalog.tensor_files import expected_bytes
 from backend.config import ServiceConfig
 from backend.planning.machines import Machine, NotPlaced, Placed, Wish
+from backend.planning.memory_needs import teacher_bytes
 from backend.planning.model_plan import plan
 from backend.planning.model_shape import ModelShape
 from backend.planning.wishes import for_all_parameters
 from backend.processes.machine_gpus import machine_gpus
 from backend.processes.memory import machine_bytes
-from tinkergym.errors import TinkerGymError
+from tinkergym.errors import InvalidRequestError, TinkerGymError
 
 OWN_MACHINE = "this machine"
 _OWN_SHARE = 0.0001
@@ -69,12 +70,14 @@ def wish_of(
         name: Of the place; by default the model's.
         memory_bytes: Of its worker; by default expected from its files.
     """
-    placement = config.placement_of(model)
-    if placement.tensor_parallel is None and config.engine != "vllm":  # The others have one GPU.
+    placement, keeps = config.placement_of(model), config.vllm.full_weights == "device"
+    if placement.tensor_parallel is None and (keeps or config.engine != "vllm"):  # Of one GPU only.
         placement = placement.model_copy(update={"tensor_parallel": 1})
     part = share(config)
     ranks = placement.learner.ranks or 1
     memory = expected_bytes(model, config.model_paths) if memory_bytes is None else memory_bytes
+    teachers = config.teachers_of(model)
+    memory += sum(expected_bytes(each, config.model_paths) for each in teachers)
     threads = config.torch_threads
     cpus = placement.cpus or (threads if ranks == 1 else 1.0)
     return Wish(
@@ -82,8 +85,10 @@ def wish_of(
         model=model,
         placement=placement,
         shape=model_shape(config, model),
-        number_bytes=2 if config.dtype == "bfloat16" else 4,
+        number_bytes=_number_bytes(config),
         quantized=config.quantization_of(model),
+        teacher_bytes=sum(_teacher_bytes(config, each) for each in teachers),
+        keeps_full_weights=keeps,
         engine_share=config.vllm.gpu_memory if config.engine == "vllm" else 0.0,
         cpus=part * cpus,
         memory_bytes=(placement.memory_bytes or memory) if config.ray.address else 0,
@@ -93,12 +98,36 @@ def wish_of(
     )
 
 
-def impossible_on(config: ServiceConfig, machines: Sequence[Machine]) -> dict[str, str]:
-    """Return why models of the settings have no place on nodes even if nothing else runs there.
+def no_place(reason: str) -> InvalidRequestError:
+    """Return the error for a job whose model has no place, with a reason of `impossible_on`."""
+    return InvalidRequestError(
+        f"the model has no place on the service's nodes, {reason}",
+        hint="choose another model, or ask the operator: tinkergym plan shows what would fit",
+        field="model",
+        code="no_place",
+    )
+
+
+def _number_bytes(config: ServiceConfig) -> int:
+    return 2 if config.dtype == "bfloat16" else 4
+
+
+def _teacher_bytes(config: ServiceConfig, model: str) -> int:
+    shape = model_shape(config, model)
+    if shape is None:
+        return expected_bytes(model, config.model_paths)
+    return teacher_bytes(shape, number_bytes=_number_bytes(config), quantized=config.quantization_of(model))
+
+
+def impossible_on(
+    config: ServiceConfig, machines: Sequence[Machine], models: Iterable[str] | None = None
+) -> dict[str, str]:
+    """Return why models have no place on nodes even if nothing else runs there.
 
     Args:
         config: The service's settings.
         machines: The nodes; without any nothing is known.
+        models: Which; by default those of the settings.
 
     Returns:
         By model, or for jobs that train all of its parameters by `for_all_parameters(model)`.
@@ -106,7 +135,7 @@ def impossible_on(config: ServiceConfig, machines: Sequence[Machine]) -> dict[st
     if not machines:
         return {}
     found: dict[str, Placed | NotPlaced] = {}
-    for wish in (wish_of(config, model) for model in config.models):
+    for wish in (wish_of(config, model) for model in (config.models if models is None else models)):
         full = replace(
             wish,
             name=for_all_parameters(wish.model),
