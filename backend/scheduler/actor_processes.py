@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from backend import worker_url
 from backend.config import ServiceConfig
@@ -25,6 +25,10 @@ from backend.scheduler.host_log import log_to_host
 from backend.scheduler.process_memory import OnNode
 from backend.workers.env_worker_child import EnvWorkerChild
 
+if TYPE_CHECKING:
+    from backend.learner.parallel.rank import RankOptions
+    from backend.learner.parallel.rank_process import RankProcess
+
 
 class PoolProcess:
     """Runs in an actor: a pool worker."""
@@ -37,16 +41,18 @@ class PoolProcess:
         if self._place.gpus:  # Before torch looks.
             os.environ[VISIBLE] = ",".join(self._place.gpus)
         self._worker: Any = None
+        self._rank_pids: list[int] = []
+        self._in_cluster = False
         self._token = secrets.token_urlsafe(32)
         self._listens, self._stopped = threading.Event(), threading.Event()
 
     def start(self) -> None:
         """Load the model, listen on this machine and register; raises our own error if this fails."""
         from backend.scheduler.ray_nodes import own_address
-        from backend.scheduler.ray_ranks import ray_ranks
         from backend.workers.pool_worker import PoolWorker
 
         config = ServiceConfig.model_validate_json(self._config_json)
+        self._in_cluster = bool(config.ray.address)
         if self._place.sleeps:  # Learner and engine have room only in turns.
             config = config.model_copy(update={"sleep_while_learning": True})
         _keep_private(config)
@@ -56,7 +62,7 @@ class PoolProcess:
             model=self._model,
             url=_listens_at(config, self._pool_id, own_address()),
             token=self._token,
-            start_ranks=partial(ray_ranks, self._place.ranks),
+            start_ranks=self._start_ranks,
             place=self._place,
         )
         self._listens.set()
@@ -68,10 +74,10 @@ class PoolProcess:
         return self._worker.url, self._token
 
     def memory(self) -> OnNode:
-        """Return its node, and its memory there."""
+        """Return its node, and its memory there; on our own machine with all its ranks."""
         from backend.scheduler.ray_nodes import own_memory
 
-        return own_memory()
+        return own_memory(self._rank_pids)
 
     def wait(self) -> None:
         """Return when the process should end; a caller that waits for this notices its death at once."""
@@ -90,6 +96,14 @@ class PoolProcess:
     def env_worker_report(self) -> Any:
         """Return an `EnvWorkerReport`, or None before the start has finished."""
         return None if self._worker is None else self._worker.env_worker_report()
+
+    def _start_ranks(self, options: RankOptions) -> Sequence[RankProcess]:
+        from backend.scheduler.ray_ranks import ray_ranks
+
+        ranks = ray_ranks(self._place.ranks, options)
+        if not self._in_cluster:  # There they count with what is planned, as they may be on other nodes.
+            self._rank_pids = [rank.pid for rank in ranks]
+        return ranks
 
     def stop(self) -> None:
         """Return the jobs to the queue and end."""

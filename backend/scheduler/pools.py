@@ -121,7 +121,7 @@ class Pools:
         pool_id = f"pool-{uuid.uuid4().hex[:12]}"
         self._by_id[pool_id] = Pool(pool_id, model, now, now)
         # A cluster's plan adds up the parts of a pool itself; what was measured is their sum.
-        own = self._room.expected(model)
+        own = self._expected(model)
         parts = expected_bytes(model, self._config.model_paths) if self._config.ray.address else own
         self._workers.start_pool(pool_id, model, parts)
 
@@ -267,8 +267,14 @@ class Pools:
         for pool in self._by_id.values():
             pool.ready_at = pool.wanted_at = pool.jobs_at = now
 
+    def _expected(self, model: str) -> int:
+        """Return the memory of a model's pool, with ranks, which it starts only when it learns."""
+        ranks = self._config.placement_of(model).learner.ranks or 1
+        each = expected_bytes(model, self._config.model_paths) if ranks > 1 else 0
+        return self._room.expected(model) + ranks * each
+
     def _needed(self, models: Sequence[str]) -> int:
-        return sum(self._room.expected(model) for model in models)
+        return sum(self._expected(model) for model in models)
 
     def _end(self, pool_id: str, why: str) -> None:
         pool = self._by_id[pool_id]
@@ -295,7 +301,7 @@ class Pools:
             PoolMemory(
                 pool_id=pool_id,
                 # Its memory grows while it starts.
-                used_bytes=max(pool.memory_bytes, 0 if pool.ready else self._room.expected(pool.model)),
+                used_bytes=max(pool.memory_bytes, 0 if pool.ready else self._expected(pool.model)),
                 preloaded=pool.model in self._config.preload,
                 idle_since=pool.wanted_at if pool.ready and pool.wanted_at < now else None,
             )

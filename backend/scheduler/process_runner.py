@@ -163,8 +163,8 @@ class ProcessRunner(Protocol):
     def memory(self) -> Mapping[str, Mapping[str, int]]:
         """Return each pool's memory on each node in bytes, on our own machine under "".
 
-        With its environment workers and engine hosts, as they last reported. Further ranks, which hear only
-        their pool, count in a cluster with what was planned for them, else not at all.
+        With its environment workers and engine hosts, as they last reported. Ranks, which hear only their
+        pool, are measured by it on our own machine; in a cluster the further ones count as planned.
         """
         ...
 

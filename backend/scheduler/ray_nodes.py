@@ -6,7 +6,7 @@ import contextlib
 import logging
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -155,9 +155,14 @@ def own_address() -> str:
     return str(ray.util.get_node_ip_address())
 
 
-def own_memory() -> OnNode:
-    """Return Ray's id of this node, and the memory of this process with its children."""
-    return ray.get_runtime_context().get_node_id(), resident_bytes()
+def own_memory(others: Sequence[int] = ()) -> OnNode:
+    """Return Ray's id of this node, and the memory of this process and of others here, with their children.
+
+    Args:
+        others: The ids of processes that are not its children.
+    """
+    own = resident_bytes() + sum(map(resident_bytes, others))
+    return ray.get_runtime_context().get_node_id(), own
 
 
 def head_answers(seconds: int) -> bool:

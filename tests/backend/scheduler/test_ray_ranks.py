@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
@@ -35,6 +36,11 @@ def test_runs_ranks_as_actors_that_end_with_their_pool(tmp_path):
         second = host.named("RankActor")
         assert len(second) == 2
         assert {rank.pid for rank in first}.isdisjoint(rank.pid for rank in second)
+
+        # The pool's memory is that of its process and of both ranks.
+        processes = [host.find("PoolProcess"), *second]
+        least = 0.9 * sum(process.memory_info().rss for process in processes)
+        host.until(lambda: host.service.pools(time.time(), max_age=60.0)[0].memory_bytes > least)
 
         second[0].suspend()  # it hears neither its pool's end nor Ray
         host.find("PoolProcess").kill()
