@@ -35,7 +35,7 @@ from backend.gateway.host_check import HostCheck
 from backend.gateway.request_limits import RequestLimits
 from backend.gateway.session_cookie import SessionCookie
 from backend.gateway.wiring import GatewayParts
-from backend.network.answers_at_stop import AnswersAtStop
+from backend.network.server_stop import AnswersAtStop
 from backend.openai_api import routes_chat, routes_names, routes_sessions, routes_text
 from backend.openai_api.image_intake import checked_file
 from backend.openai_api.program_sessions import ProgramSessions

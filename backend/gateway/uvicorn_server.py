@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from backend.gateway.error_responses import error_response
-from backend.network.quiet_server import QuietServer
+from backend.network.server_stop import QuietServer
 from backend.settings.gateway_limits import GatewayLimits
 from tinkergym.errors import ServiceUnavailableError
 from tinkergym.serving.connection_limits import PunctualHead

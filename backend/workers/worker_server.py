@@ -25,8 +25,7 @@ from backend import worker_url
 from backend.engines.protocol import Deliver
 from backend.fairness.fair_places import FairPlaces, Hold
 from backend.lines_response import LinesResponse
-from backend.network.answers_at_stop import AnswersAtStop, error_reply
-from backend.network.quiet_server import QuietServer
+from backend.network.server_stop import AnswersAtStop, QuietServer, error_reply
 from tinkergym.errors import (
     AuthenticationError,
     InternalServiceError,

@@ -1,4 +1,4 @@
-"""Tests of `backend.network.answers_at_stop`."""
+"""Tests of `backend.network.server_stop`."""
 
 import asyncio
 import socket
@@ -9,8 +9,31 @@ import httpx
 import pytest
 import uvicorn
 
-from backend.network.answers_at_stop import AnswersAtStop
-from backend.network.quiet_server import QuietServer
+from backend.network.server_stop import AnswersAtStop, QuietServer
+
+
+async def says_hello(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+def test_answers_until_another_thread_tells_it_to_exit():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = QuietServer(uvicorn.Config(says_hello, lifespan="off", log_level="critical"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert httpx.get(address, trust_env=False).text == "hello"
+        server.tell_to_exit()
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+
+
+def test_exits_at_once_if_told_before_it_runs():
+    server = QuietServer(uvicorn.Config(says_hello, lifespan="off", log_level="critical"))
+    server.tell_to_exit()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server.run(sockets=[listener])
 
 
 @pytest.mark.parametrize("begun", [False, True])
