@@ -67,9 +67,9 @@ class LimitedReads(Reads):
     Everything also raises `ServiceUnavailableError`: the machine is too busy.
     """
 
-    def __init__(self, of_template: ChildLimits = _OF_TEMPLATE, of_model: ChildLimits = _OF_MODEL) -> None:
+    def __init__(self, of_template: ChildLimits = _OF_TEMPLATE) -> None:
         self._templates = LimitedChild("backend.catalog.limited_reads", of_template)
-        self._models = LimitedChild("backend.catalog.limited_reads", of_model)
+        self._models = LimitedChild("backend.catalog.limited_reads", _OF_MODEL)
 
     def probe(
         self,

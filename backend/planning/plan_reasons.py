@@ -78,7 +78,7 @@ def too_few_gpus(wish: Wish, rooms: Sequence[NodeRoom], layouts: Sequence[Layout
         each for each in layouts if max(each.chunk_bytes, each.single_bytes if each.singles else 0) <= largest
     ]
     if not possible:
-        return _too_large(wish, layouts[-1], largest)
+        return _too_large(layouts[-1], largest)
     least = possible[0]
     needed = least.chunk_bytes
     free = max(len(room.fitting(needed)) for room in rooms)
@@ -97,7 +97,7 @@ def too_few_gpus(wish: Wish, rooms: Sequence[NodeRoom], layouts: Sequence[Layout
     return NotPlaced(reason=reason + also, forever=False)
 
 
-def _too_large(wish: Wish, layout: Layout, largest: int) -> NotPlaced:
+def _too_large(layout: Layout, largest: int) -> NotPlaced:
     engine = layout.engine_bytes
     resident = layout.learner.total
     what = "its learner" if resident > largest or layout.together else "its engine"

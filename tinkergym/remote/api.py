@@ -293,10 +293,8 @@ class Api:
     def _get(self, view: type[View], path: str, params: Mapping[str, Any] | None = None) -> View:
         return _read(view, self.connection.call("GET", path, params=params))
 
-    def _list(
-        self, view: type[View], path: str, key: str, params: Mapping[str, str] | None = None
-    ) -> list[View]:
-        answer = self.connection.call("GET", path, params=params)
+    def _list(self, view: type[View], path: str, key: str) -> list[View]:
+        answer = self.connection.call("GET", path)
         return _parsed(lambda: [view.model_validate(item) for item in _items(answer, key)])
 
 

@@ -395,6 +395,8 @@ def _seen_here(
             field="environment.id",
         )
     spec = spec.with_environments(lambda one: one.without_token() if one.id == REMOTE_ID else one)
+    # Recorded by the client, because only here the environment exists: the service and later users of the
+    # policy could not ask it for its prompt.
     seen = check_environments(environment.make, spec, api.renderer_of(spec))
     recorded = {
         "environment_prompt": seen.system_prompt,

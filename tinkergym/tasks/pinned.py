@@ -14,23 +14,23 @@ from tinkergym.tasks.grid import sources_of
 from tinkergym.tasks.in_memory import InMemoryTasks
 from tinkergym.tasks.source import TaskSource
 
+_HASH_SECONDS = 10.0
+"""How long to read an environment's tasks at most."""
 
-def named_hash(name: str, env: gym.Env[Any, Any], *, seconds: float = 10.0) -> dict[str, str]:
+
+def named_hash(name: str, env: gym.Env[Any, Any], *, seconds: float = _HASH_SECONDS) -> dict[str, str]:
     """Return `data_sha256` under the environment's name; nothing if it has no tasks."""
     sha256 = data_sha256(env, seconds=seconds)
     return {} if sha256 is None else {name: sha256}
 
 
-def refuse_other_data(
-    env: gym.Env[Any, Any], recorded: str, name: str, *, seconds: float = 10.0, remember: bool = True
-) -> None:
+def refuse_other_data(env: gym.Env[Any, Any], recorded: str, name: str, *, remember: bool = True) -> None:
     """Refuse an environment whose tasks are not those with the recorded hash; empty if there is none.
 
     Args:
         env: The environment.
         recorded: The hash.
         name: The environment's name in the job.
-        seconds: How long to read its tasks at most.
         remember: Whether environments of this name have equal tasks in this process, if code makes them.
 
     Raises:
@@ -40,9 +40,9 @@ def refuse_other_data(
         return
     if remember and all(isinstance(source, InMemoryTasks) for source in sources_of(env)):
         # Tasks that code makes cost as much each time, and do not change while the process lives.
-        found = shared(("hash of tasks", name, recorded), lambda: data_sha256(env, seconds=seconds))
+        found = shared(("hash of tasks", name, recorded), lambda: data_sha256(env))
     else:
-        found = data_sha256(env, seconds=seconds)
+        found = data_sha256(env)
     if found and found != recorded:
         raise InvalidEnvironmentError(
             f"the tasks of {name:.300} are not those that the job was started with: their hash is "
@@ -53,7 +53,7 @@ def refuse_other_data(
         )
 
 
-def data_sha256(env: gym.Env[Any, Any], *, seconds: float) -> str | None:
+def data_sha256(env: gym.Env[Any, Any], *, seconds: float = _HASH_SECONDS) -> str | None:
     """Return the SHA-256 of an environment's tasks; of several sources together.
 
     Args:
