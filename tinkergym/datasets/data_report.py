@@ -61,7 +61,7 @@ class DataReport:
     without_end: int = 0
     """Answers that do not end with a token at which the model stops."""
     samples: tuple[Sample, ...] = ()
-    silent_groups: Mapping[int, float] = field(default_factory=dict)
+    zero_variance_groups: Mapping[int, float] = field(default_factory=dict)
     """By group size, the share of groups to expect in which all returns are equal, so that none teaches."""
     notes: tuple[str, ...] = ()
     """What may be as it was meant, each in a sentence."""
@@ -92,7 +92,7 @@ class DataReport:
             "doubled_beginning": self.doubled_beginning,
             "without_end": self.without_end,
             "samples": [_fields(sample) for sample in self.samples],
-            "silent_groups": {str(size): share for size, share in self.silent_groups.items()},
+            "zero_variance_groups": {str(size): share for size, share in self.zero_variance_groups.items()},
             "notes": list(self.notes),
             "problems": list(self.problems),
         }
@@ -106,9 +106,9 @@ class DataReport:
                 f"  tokens: {one.shortest} to {one.longest}, median {one.median}, 95 % up to {one.p95}; "
                 f"context {one.context}; {self.trained_tokens} trained"
             )
-        if self.silent_groups:
-            shares = ", ".join(f"{share:.0%} of {size}" for size, share in self.silent_groups.items())
-            lines.append(f"  groups whose returns would all be equal: {shares}")
+        if self.zero_variance_groups:
+            shares = ", ".join(f"{share:.0%} of {size}" for size, share in self.zero_variance_groups.items())
+            lines.append(f"  zero-variance groups to expect: {shares}")
         for sample in self.samples:
             lines += [f"  {sample.where}, {sample.layout}; trained is what stands between ⟦ and ⟧:"]
             lines += [f"    {line}" for line in sample.text.splitlines()]

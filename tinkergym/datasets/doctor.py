@@ -39,7 +39,7 @@ def examine(
     against: Mapping[str, DataSource] | None = None,
     answers: Answers = "all",
     ignore: Sequence[str] = (),
-    silent_groups: Mapping[int, float] | None = None,
+    zero_variance_groups: Mapping[int, float] | None = None,
 ) -> DataReport:
     """Read all of a dataset and report what it holds.
 
@@ -51,7 +51,7 @@ def examine(
         against: Other datasets by name, such as the test split, for rows that are in both.
         answers: Which answers of a conversation are trained on.
         ignore: Columns to skip.
-        silent_groups: By group size, the share of groups to expect that teach nothing.
+        zero_variance_groups: By group size, the share of groups to expect that teach nothing.
 
     Raises:
         InvalidRequestError: There is no such file, or no row has a column of `ignore`.
@@ -95,7 +95,7 @@ def examine(
         doubled_beginning=len(rendered.doubled_beginning),
         without_end=len(rendered.without_end),
         samples=tuple(rendered.samples.values()),
-        silent_groups=silent_groups or {},
+        zero_variance_groups=zero_variance_groups or {},
         notes=tuple(_notes(source, container, rendered.whole_fractions)),
         problems=(*_problems(counts, faults, shared, never_equal), *rendered.problems),
     )

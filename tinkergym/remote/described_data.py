@@ -70,11 +70,11 @@ def describe(
         answers=answers,
         ignore=ignore,
         tasks=tasks,
-        silent_groups={} if played is None else _silent_groups(Path(played)),
+        zero_variance_groups={} if played is None else _zero_variance_groups(Path(played)),
     )
 
 
-def _silent_groups(file: Path) -> dict[int, float]:
+def _zero_variance_groups(file: Path) -> dict[int, float]:
     """Return, by group size, the share of groups in which every episode succeeds or none does."""
     scores = Scores(read_records(file).episodes)
     found = {}
