@@ -138,15 +138,13 @@ class TrainingPolicy:
 
     def publish(self) -> Future[int]:
         """Make the current weights available to `sample`; returns the version's number."""
-        published = self._add(Publish(), lambda result: result.version or 0)
-        self._published = published
-        return published
+        self._published = self._add(Publish(), lambda result: result.version or 0)
+        return self._published
 
     def save(self) -> Future[str]:
         """Write a checkpoint with optimizer state; returns its name, `job-ID@version`."""
-        saved = self._add(Save(), lambda result: result.policy)
-        self._saved = saved
-        return saved
+        self._saved = self._add(Save(), lambda result: result.policy)
+        return self._saved
 
     def load(self, policy: str, *, with_optimizer: bool = True) -> Future[None]:
         """Continue from a saved version of this policy or another with the same model and adapter.
@@ -286,8 +284,8 @@ class TrainingPolicy:
             for place, (ids, images) in enumerate(map(self._sampler.read, prompts))
             for number in range(n)
         ]
-        answers = self._sampler.completions(requests, together=deterministic)
-        found = [one.model_copy(update={"text": self.text(one)}) for one in answers]
+        sampled = self._sampler.completions(requests, together=deterministic)
+        found = [one.model_copy(update={"text": self.text(one)}) for one in sampled]
         return [_with_prompt(found[first : first + n]) for first in range(0, len(found), n)]
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:

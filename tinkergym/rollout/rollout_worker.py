@@ -113,9 +113,9 @@ class RolloutWorker:
         """Whether `stop` was called."""
         self._final = self._ended = self._met = False
         self._wake: Callable[[], None] = lambda: None
-        """Makes the caller's thread look."""
-        self._told: set[str] = set()
-        """What the user has been told about waiting."""
+        """Wakes the caller's thread."""
+        self._warned: set[str] = set()
+        """The kinds of waiting that were logged."""
         self.left = threading.Event()
         """Set when `run` has returned its leases and submitted finished results, or need not."""
         self._failure: BaseException | None = None
@@ -219,20 +219,19 @@ class RolloutWorker:
                 if self._ended:
                     return
                 free = max(0, self._free)
+                # The first response quickly says what the job waits for.
+                longest = _LONGEST_WAIT_SECONDS if self._met else _FIRST_WAIT_SECONDS
                 request = LeaseRequest(
                     worker_id=self._worker_id,
                     max_episodes=free,
-                    # The first response quickly says what the job waits for.
-                    wait_seconds=min(
-                        _LONGEST_WAIT_SECONDS if self._met else _FIRST_WAIT_SECONDS, self._renew_seconds
-                    ),
+                    wait_seconds=min(longest, self._renew_seconds),
                     renew=sorted(self._leases),
                 )
             reply = self._patiently(partial(self._transport.lease, request))
             if reply is None:
                 return
             self._met = True
-            self._say_what_is_waited_for(reply)
+            self._log_waiting(reply)
             renderers = self._renderers_for(reply)
             if renderers is None:
                 return
@@ -246,15 +245,11 @@ class RolloutWorker:
             if idle and free:
                 self._pause(_IDLE_PAUSE_SECONDS)
 
-    def _say_what_is_waited_for(self, reply: LeaseReply) -> None:
-        if self._playing:
-            return
-        waits_for = _waits_for(reply)
-        # The number of seconds decreases with every response, so this is said only once.
-        kind = "held" if reply.held_seconds else waits_for
-        if kind and kind not in self._told:
-            self._told.add(kind)
-            _log.warning("%s", waits_for)
+    def _log_waiting(self, reply: LeaseReply) -> None:
+        kind, reason = _waits_for(reply)
+        if kind and kind not in self._warned and not self._playing:
+            self._warned.add(kind)
+            _log.warning("%s", reason)
 
     @property
     def _free(self) -> int:
@@ -376,15 +371,17 @@ _Groups = Mapping[str, EpisodeGroup]
 """By lease, the group with which an episode is scored."""
 
 
-def _waits_for(reply: LeaseReply) -> str:
-    """Say what a job waits for; empty if it does not wait."""
+def _waits_for(reply: LeaseReply) -> tuple[str, str]:
+    """Return why a job waits, as a kind that is logged once and a sentence; empty if it does not wait."""
     if reply.held_seconds:
-        return (
+        # One kind, because the number of seconds decreases with every response.
+        return "held", (
             f"waiting up to {reply.held_seconds:.0f} s for the leases of a worker that stopped "
             f"responding; then its episodes are played here"
         )
     where = "is paused" if reply.job_state is JobState.PAUSED else "waits for its place"
-    return f"the job {where}: {reply.waits_for}" if reply.waits_for else ""
+    reason = f"the job {where}: {reply.waits_for}" if reply.waits_for else ""
+    return reason, reason
 
 
 def _lost_as_groups(reply: LeaseReply, groups: _Groups) -> LeaseReply:

@@ -68,9 +68,9 @@ class SlotScheduler:
         """Start without requests.
 
         Args:
-            model: The model.
-            limits: Limits of the slot table.
-            counters: The counters to update.
+            model: Computes the forwards.
+            limits: Of the slot table.
+            counters: Updated.
             iteration_tokens: Most tokens per forward.
             most_active: Most requests computed at a time.
             clock: Used to find the recently active tenants.
@@ -78,11 +78,7 @@ class SlotScheduler:
         self._model = model
         self._most_active = most_active
         self.table = SlotTable(
-            limits,
-            counters,
-            bytes_per_token=model.bytes_per_token,
-            device=model.device,
-            dtype=model.dtype,
+            limits, counters, bytes_per_token=model.bytes_per_token, device=model.device, dtype=model.dtype
         )
         self._counters = counters
         self._waiting = FairQueue()
