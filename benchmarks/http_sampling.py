@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import torch
 
 import tinkergym as tg
-from backend.compute.device_lock import send_helpers_home
+from backend.compute.device_lock import release_openmp_threads
 from backend.engines.protocol import BASE_POLICY
 from backend.engines.transformers.transformers_engine import TransformersEngine
 from benchmarks.common import Figure, paired_ratio, service, write_result
@@ -42,7 +42,7 @@ def measure() -> list[Figure]:
     """Run both several times, alternately, after a warm-up of each; compare them pair by pair."""
     inside, over_http = [], []
     with model_directory() as model:
-        send_helpers_home()  # otherwise this thread's load would slow down the engine
+        release_openmp_threads()  # otherwise this thread's load would slow down the engine
         engine = TransformersEngine(model)
         with service(None, f"models.bench={model}", 'preload=["bench"]') as running:
             with tg.Client(running.url, running.api_key) as client:

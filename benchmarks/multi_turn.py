@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import torch
 
 from backend.catalog.models import load_renderer_bundle
-from backend.compute.device_lock import send_helpers_home
+from backend.compute.device_lock import release_openmp_threads
 from backend.compute.weights import PolicyWeights
 from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.jobs.dataset_records import train_sequence, written
@@ -172,7 +172,7 @@ def _taught(renderer: Renderer) -> PolicyWeights:
     for epoch in range(LESSONS):
         learner.forward_backward("bench", games, likelihood_loss())
         learner.optim_step("bench", learning_rate=LESSON_RATE * (1 - epoch / LESSONS))
-    send_helpers_home()  # otherwise this thread's load would slow down the engine
+    release_openmp_threads()  # otherwise this thread's load would slow down the engine
     return learner.weights("bench")
 
 

@@ -44,11 +44,11 @@ def may_name(config: ServiceConfig, tenant: TenantStore, model: str) -> bool:
     return model in config.models or (config.allow_any_model and tenant.is_local_owner)
 
 
-_Look = tuple[tuple[str, int, int], ...]
-"""Return the state of a model's files: their names, sizes, and modification times."""
+_Stamps = tuple[tuple[str, int, int], ...]
+"""A model's files: their names, sizes, and modification times. Equal stamps mean unchanged files."""
 
 
-def _look_of(directory: Path) -> _Look:
+def _stamps_of(directory: Path) -> _Stamps:
     found = []
     for file in sorted(directory.iterdir()):
         with suppress(OSError):  # A broken link.
@@ -70,12 +70,12 @@ class FileCatalog:
         self._lock = threading.Lock()
         # By name and template, with the files' state, because an operator may replace a model in place.
         # A refusal is kept, too: a template that does too much is not tried again.
-        self._bundles: BoundedDict[tuple[str, str], tuple[_Look, RendererBundle | TemplateError]] = (
+        self._bundles: BoundedDict[tuple[str, str], tuple[_Stamps, RendererBundle | TemplateError]] = (
             BoundedDict(_REMEMBERED)
         )
         # One model at a time is checked: it may take a second of a core, and reads a GiB from disk.
-        self._looking = threading.Lock()
-        self._fit: BoundedDict[str, _Look] = BoundedDict(_REMEMBERED)
+        self._checking = threading.Lock()
+        self._fit: BoundedDict[str, _Stamps] = BoundedDict(_REMEMBERED)
 
     def listed(self) -> list[ModelView]:
         """Return the named models; the description of an unreadable one has the reason."""
@@ -104,14 +104,14 @@ class FileCatalog:
         """
         # First check whether its architecture can be trained, then whether its weights are complete.
         directory = self._directory(model, with_weights=False)
-        look = _look_of(directory)
-        self._require_fit(model, directory, look)
+        stamps = _stamps_of(directory)
+        self._require_fit(model, directory, stamps)
         name = (model, chat_template)
         with self._lock:
             known = self._bundles.get(name)
-        if known is None or known[0] != look:
+        if known is None or known[0] != stamps:
             # Without the lock: this may take seconds.
-            known = look, self._read(model, directory, chat_template)
+            known = stamps, self._read(model, directory, chat_template)
         with self._lock:
             self._bundles[name] = known
         if isinstance(known[1], TemplateError):
@@ -128,21 +128,21 @@ class FileCatalog:
         except TemplateError as error:
             return error
 
-    def _require_fit(self, model: str, directory: Path, look: _Look) -> None:
+    def _require_fit(self, model: str, directory: Path, stamps: _Stamps) -> None:
         """Check a model's files, unless they are unchanged since a successful check."""
-        if self._is_fit(directory, look):
+        if self._is_fit(directory, stamps):
             return
-        with self._looking:
-            if self._is_fit(directory, look):  # Checked while this thread waited.
+        with self._checking:
+            if self._is_fit(directory, stamps):  # Checked while this thread waited.
                 return
             reads = Reads() if model in self._config.models else self._reads
             reads.refuse_unfit(model, directory)
             with self._lock:
-                self._fit[str(directory)] = look
+                self._fit[str(directory)] = stamps
 
-    def _is_fit(self, directory: Path, look: _Look) -> bool:
+    def _is_fit(self, directory: Path, stamps: _Stamps) -> bool:
         with self._lock:
-            return self._fit.get(str(directory)) == look
+            return self._fit.get(str(directory)) == stamps
 
     def facts(self, model: str) -> ModelFacts:
         """Return what the model's files describe.

@@ -52,7 +52,7 @@ class DeviceLock(FairLock):
     def __exit__(self, *exception: object) -> None:
         try:
             if self._cpu_threads is not None:
-                send_helpers_home()
+                release_openmp_threads()
                 _compute_with(self._holders_threads)
         finally:
             super().__exit__(*exception)
@@ -121,7 +121,7 @@ class KeptCore:
             self._lock.give(1)
 
 
-def send_helpers_home() -> None:
+def release_openmp_threads() -> None:
     """End the helpers of this thread; it gets new ones when it needs them."""
     for library in _libraries(ctypes.CDLL):
         library.omp_pause_resource_all(_PAUSE_SOFT)
@@ -131,7 +131,7 @@ def compute_alone() -> None:
     """From now on compute in this thread without helpers, except while it holds a device's lock."""
     torch.get_num_threads()
     _compute_with(1)
-    send_helpers_home()
+    release_openmp_threads()
 
 
 def can_divide_threads() -> bool:
@@ -149,7 +149,7 @@ def computing_with(threads: int) -> Iterator[None]:
             yield
         finally:
             if threads > 1:
-                send_helpers_home()
+                release_openmp_threads()
             _openmp_with(before)
 
 

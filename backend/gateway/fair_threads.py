@@ -113,7 +113,7 @@ class FairThreads:
         return work.result()
 
     def soon(self, call: Callable[[], object]) -> None:
-        """Run what nobody waits for and no tenant's turn may delay, in a thread that counts against none."""
+        """Run what no request waits for and no tenant may delay, in a thread that counts against none."""
         with suppress(RuntimeError):  # It cannot start a thread.
             self._threads.submit(call)
 

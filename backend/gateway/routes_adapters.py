@@ -12,7 +12,7 @@ from backend.admission.offered_models import require_offered
 from backend.catalog.adapter_files import SentAdapter
 from backend.gateway.dependencies import Body, Tenant, body_of, describes
 from backend.gateway.fair_threads import FairRoute, FairThreads, in_turn
-from backend.gateway.visible import shown_to
+from backend.gateway.shown_views import shown_to
 from backend.gateway.wiring import GatewayParts, parts_of
 from backend.store.adapter_parts import AdapterParts
 from backend.store.blobs import new_checkpoint_key

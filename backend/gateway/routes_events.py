@@ -15,7 +15,7 @@ from fastapi.responses import StreamingResponse
 from backend.gateway.dependencies import NumberQuery, Tenant, key_of
 from backend.gateway.fair_threads import FairRoute, in_turn, read_now
 from backend.gateway.key_watch import KEY_CHECK_SECONDS
-from backend.gateway.visible import Shown, shown_to
+from backend.gateway.shown_views import Shown, shown_to
 from backend.gateway.wiring import parts_of
 from backend.store.store import TenantStore
 from tinkergym.errors import InvalidRequestError

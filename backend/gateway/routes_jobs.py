@@ -17,7 +17,7 @@ from backend.config import ServiceConfig
 from backend.errors import BlobsUnavailableError
 from backend.gateway.dependencies import Body, NumberPath, Tenant, aside, body_of, describes, json_object
 from backend.gateway.fair_threads import FairRoute, FairThreads, in_turn
-from backend.gateway.visible import shown_to
+from backend.gateway.shown_views import shown_to
 from backend.gateway.wiring import parts_of
 from backend.store.blobs import checkpoint_key
 from tinkergym.errors import InvalidRequestError, NotFoundError

@@ -15,7 +15,7 @@ from backend.admission.request_bounds import refuse_many_images
 from backend.gateway.dependencies import NumberPath, Tenant, body_of, describes
 from backend.gateway.fair_threads import FairRoute, in_turn
 from backend.gateway.pool_choice import job_and_pool
-from backend.gateway.visible import shown_to
+from backend.gateway.shown_views import shown_to
 from backend.gateway.wiring import GatewayParts, parts_of
 from backend.store.images import Images
 from backend.store.store import PoolRecord, TenantStore

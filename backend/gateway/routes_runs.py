@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from backend.gateway.dependencies import NumberQuery, Tenant
 from backend.gateway.fair_threads import FairRoute
-from backend.gateway.visible import shown_to
+from backend.gateway.shown_views import shown_to
 from backend.gateway.wiring import parts_of
 from backend.store.blobs import MANIFEST, BlobMissingError, Blobs, checkpoint_key
 from backend.store.kept_episodes import KeptEpisodes

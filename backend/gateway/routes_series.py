@@ -9,7 +9,7 @@ from pydantic import StringConstraints
 
 from backend.gateway.dependencies import NumberQuery, Tenant
 from backend.gateway.fair_threads import FairRoute
-from backend.gateway.visible import shown_to
+from backend.gateway.shown_views import shown_to
 from backend.gateway.wiring import parts_of
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.events import EvaluationEvent

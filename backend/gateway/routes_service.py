@@ -14,8 +14,8 @@ from pydantic import Field
 from backend.admission.offered_models import require_offered
 from backend.gateway.dependencies import Tenant, body_of, describes, key_of
 from backend.gateway.fair_threads import TOO_LONG, FairRoute, FairThreads, in_turn
+from backend.gateway.shown_views import disk_trouble, shown_to
 from backend.gateway.slot_queue import SlotQueue
-from backend.gateway.visible import disk_trouble, shown_to
 from backend.gateway.wiring import GatewayParts, parts_of
 from backend.store.place import database_file
 from backend.store.service_parts import (

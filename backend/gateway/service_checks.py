@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 
 from backend.config import ServiceConfig
-from backend.gateway.visible import disk_trouble
+from backend.gateway.shown_views import disk_trouble
 from backend.store.service_parts import pool_part, without_model
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.operation import CheckView

@@ -143,7 +143,7 @@ class RecentQueue:
         self._read: tuple[float, SlotQueue] | None = None
 
     def get(self, read: Callable[[], SlotQueue]) -> SlotQueue:
-        """Return the queue; `read` is called if nobody asked in the last second."""
+        """Return the queue; `read` is called if the last answer is older than a second."""
         with self._lock:  # Who comes while it is read waits for that.
             if self._read is None or self._clock() - self._read[0] >= _KEPT_SECONDS:
                 self._read = self._clock(), read()

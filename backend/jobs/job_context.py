@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from pydantic import JsonValue
 
 from backend.episodes.boards import Boards
-from backend.episodes.captured import CapturedTokens
+from backend.episodes.captured_tokens import CapturedTokens
 from backend.jobs.job_control import JobControl
 from backend.jobs.run_evidence import RunEvidence
 from backend.jobs.step_clock import StepClock

@@ -229,7 +229,7 @@ def _note_agreement(
     learner_logprobs: Sequence[FloatArray],
     current: Sequence[npt.NDArray[np.bool_]],
 ) -> None:
-    """Pass the comparison to the witness, for sequences sampled only by the newest version."""
+    """Record the comparison, for sequences sampled only by the newest version."""
     whole = [number for number in range(len(sequences)) if current[number].all()]
     with context.clock.work("certificate"):
         context.policy.note_agreement(

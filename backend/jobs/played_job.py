@@ -91,7 +91,7 @@ class PlayedJob(JobLoop[PlayedSpec]):
             self._evaluations.end_at(self._done_step)
             self._evaluations.begin(self._done_step)
         self._finish_evaluations()
-        self._records.tell_of_lost_episodes()
+        self._records.warn_of_lost_episodes()
         done = f"step {self._done_step} of {spec.steps} is done"
         reason = self._evaluations.stop_reason
         context.store.set_state(context.lease, JobState.COMPLETED, f"{done}: {reason}" if reason else done)

@@ -48,7 +48,7 @@ class RolloutPhase:
         self._league = league
         self._recorded = RecordedActions(context.all_files)
         self._waiting_for_client = False
-        self._told_of_clients = False
+        self._warned_of_clients = False
 
     def stored(self, step: int) -> Played | None:
         """Return the step's episodes in index order if an earlier attempt stored all of them."""
@@ -103,8 +103,8 @@ class RolloutPhase:
             outcome = context.boards.wait(context.job_id, step, seconds)
             context.control.check()
             self.check_client()
-            self._tell_of_crash(step)
-            self._tell_of_clients(step)
+            self._warn_of_crash(step)
+            self._warn_of_clients(step)
             if outcome == "done":
                 played = [*earlier, *context.boards.results(context.job_id, step)]
                 requests = self._replacements(step, played)
@@ -116,7 +116,7 @@ class RolloutPhase:
                 earlier = []
                 self._play_again(step)
 
-    def _tell_of_crash(self, step: int) -> None:
+    def _warn_of_crash(self, step: int) -> None:
         context = self._context
         if not context.boards.take_crash(context.job_id):
             return
@@ -133,17 +133,17 @@ class RolloutPhase:
         )
         context.store.append_event(context.lease, warning)
 
-    def _tell_of_clients(self, step: int) -> None:
+    def _warn_of_clients(self, step: int) -> None:
         """Warn once if several processes play the job's episodes; each follows the job's events."""
         context = self._context
-        if self._told_of_clients or context.spec.rollout == "server":
+        if self._warned_of_clients or context.spec.rollout == "server":
             return
         # Environments of one process may each have a worker.
         workers = context.boards.concurrent_workers(context.job_id)
         clients = sorted({WorkerRef.parse(name).process for name in workers})
         if len(clients) < 2:
             return
-        self._told_of_clients = True
+        self._warned_of_clients = True
         warning = WarningEvent(
             name="several_clients",
             message=f"{len(clients)} clients play this job and share its episodes (role, host and process): "

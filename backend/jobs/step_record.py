@@ -82,7 +82,7 @@ class StepRecord:
                 context.lease, [*spike_warnings(event), *news, *episodes_to_read(played, step)]
             )
 
-    def tell_of_lost_episodes(self) -> None:
+    def warn_of_lost_episodes(self) -> None:
         """Warn at the end of the job if many of its episodes failed."""
         context, spec = self._context, self._context.spec
         failed, episodes = context.store.episodes_failed(context.job_id)

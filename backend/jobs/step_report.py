@@ -32,7 +32,7 @@ MOST_STEP_METRICS = 200
 """Environment metrics in one step's event; those of the most episodes are kept, the others counted."""
 
 
-_MEND_THE_ENVIRONMENT = "fix the environment (the warnings have tracebacks) or raise max_failed_fraction"
+_FIX_THE_ENVIRONMENT = "fix the environment (the warnings have tracebacks) or raise max_failed_fraction"
 _WHAT_TO_DO = {
     StopReason.ENVIRONMENT_TIMEOUT.value: (
         "raise limits.step_timeout_seconds, or fix the environment (the warnings have its location), or "
@@ -164,7 +164,7 @@ def failure_warnings(played: Played, step: int) -> list[WarningEvent]:
     kinds: dict[tuple[str, str], list[str]] = defaultdict(list)
     for _, result in played:
         if is_lost(result):
-            trajectory = min(result.trajectories, key=_tells_less)
+            trajectory = min(result.trajectories, key=_seat_failed_last)
             # Reasons of the same fault are equal except for numbers.
             reason = reason_line(trajectory.stop_reason.value, trajectory.error)
             kind = re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", reason)
@@ -194,12 +194,12 @@ def too_many_failures(
     return TooManyFailedEpisodesError(
         f"{failed} of the {len(played)} episodes of step {step} failed, most often with {worst.name} "
         f"({worst.count} times): {reason_line(worst.name, worst.message)}",
-        hint=_WHAT_TO_DO.get(worst.name, _MEND_THE_ENVIRONMENT),
+        hint=_WHAT_TO_DO.get(worst.name, _FIX_THE_ENVIRONMENT),
         field="max_failed_fraction",
     )
 
 
-def _tells_less(trajectory: Trajectory) -> tuple[bool, bool]:
+def _seat_failed_last(trajectory: Trajectory) -> tuple[bool, bool]:
     """Return a sort key that puts the seat whose failure ended the episode first."""
     return trajectory.completed, trajectory.stop_reason is StopReason.SEAT_FAILED
 

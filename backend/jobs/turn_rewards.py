@@ -71,13 +71,15 @@ def shaped_rewards(spec: RLSpec, trajectory: Trajectory) -> list[float]:
     ]
 
 
-def overlong_penalty(answer_tokens: int, *, most_tokens: int, buffer_tokens: int, penalty: float) -> float:
+def overlong_penalty(
+    completion_tokens: int, *, most_tokens: int, buffer_tokens: int, penalty: float
+) -> float:
     """Return the penalty for a completion close to its length limit.
 
     0 up to `most_tokens - buffer_tokens`; from there it grows linearly to `penalty` at `most_tokens`.
 
     Args:
-        answer_tokens: Sampled tokens of the completion.
+        completion_tokens: Sampled tokens of the completion.
         most_tokens: `sampling.max_turn_tokens`.
         buffer_tokens: Number of tokens over which the penalty grows; 0 means no penalty.
         penalty: The maximum, in units of reward.
@@ -90,5 +92,5 @@ def overlong_penalty(answer_tokens: int, *, most_tokens: int, buffer_tokens: int
     """
     if buffer_tokens < 1:
         return 0.0
-    over = answer_tokens - (most_tokens - buffer_tokens)
+    over = completion_tokens - (most_tokens - buffer_tokens)
     return penalty * min(max(over, 0), buffer_tokens) / buffer_tokens

@@ -219,7 +219,7 @@ class CausalLM:
         finally:
             self._tower_rests = before
 
-    def look_at(self, hashes: Sequence[str]) -> None:
+    def encode_images(self, hashes: Sequence[str]) -> None:
         """Compute the uncached features of these images together, if the tower is not trained.
 
         Otherwise each of several threads would compute those of its own micro-batch.

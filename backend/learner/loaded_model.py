@@ -74,7 +74,7 @@ class LoadedModel:
             UnknownModelError: It cannot be loaded.
         """
         lm = CausalLM.load(path, device=device, dtype=dtype, quantized=quantized)
-        _let_see(lm, Path(path), images)
+        _add_image_tower(lm, Path(path), images)
         batching = _fitting(lm, dtype, micro_batch_tokens, learners=learners, room=room)
         if batching.recompute:
             lm.recompute_layers()
@@ -94,7 +94,7 @@ class LoadedModel:
     def separate(self, directory: str, dtype: torch.dtype) -> CausalLM:
         """Load a separate model of the same kind, which sees and recomputes as this one does."""
         own = CausalLM.load(directory, device=self.lm.device, dtype=dtype)
-        _let_see(own, Path(self.path), self.images)
+        _add_image_tower(own, Path(self.path), self.images)
         if self.batching.recompute:
             own.recompute_layers()
         return own
@@ -127,7 +127,7 @@ def _fitting(
     return found
 
 
-def _let_see(lm: CausalLM, directory: Path, images: SharedImages | None) -> None:
+def _add_image_tower(lm: CausalLM, directory: Path, images: SharedImages | None) -> None:
     """Enable images for a model that supports them.
 
     Args:

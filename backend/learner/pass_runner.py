@@ -81,7 +81,7 @@ class PassRunner:
             # compute theirs only if it takes part.
             turns = policy.turns(len(batches)) if policy else len(batches)
             for together in batches:
-                self._look_at(policy, together)
+                self._encode_images(policy, together)
                 with self._turns.together(together) as cores, self._using(policy):
                     for found in self._workers.run(partial(work.run, gradient=gradient), together, cores):
                         work.add(found)
@@ -93,12 +93,12 @@ class PassRunner:
             if policy:
                 policy.release()
 
-    def _look_at(self, policy: Policy | None, batches: Sequence[MicroBatch]) -> None:
+    def _encode_images(self, policy: Policy | None, batches: Sequence[MicroBatch]) -> None:
         """Compute the features of micro-batches' images with all threads, before each worker uses its own."""
         hashes = list(dict.fromkeys(sha256 for batch in batches for sha256, _ in batch.images))
         if hashes:
             with self._turns.whole(), self._using(policy):
-                (policy.lm if policy else self._base.lm).look_at(hashes)
+                (policy.lm if policy else self._base.lm).encode_images(hashes)
 
     @contextmanager
     def _using(self, policy: Policy | None) -> Iterator[None]:

@@ -161,7 +161,7 @@ class NodeRoom:
         return sorted(found, key=lambda gpu: (-self.gpus[gpu], gpu))
 
     def has(self, cpus: float, memory_bytes: int) -> bool:
-        """Whether a process fits beside the GPUs."""
+        """Whether a process fits into memory next to the GPU processes."""
         return self.cpus + 1e-6 >= cpus and self.memory_bytes >= memory_bytes
 
     def copy(self) -> NodeRoom:

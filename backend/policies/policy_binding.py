@@ -8,8 +8,8 @@ from pathlib import Path
 
 from backend.engines.protocol import SamplingEngine
 from backend.learner.learner import Learner
-from backend.policies.directory import PolicyDirectory
 from backend.policies.early_requests import EarlyRequests
+from backend.policies.policy_directory import PolicyDirectory
 from backend.policies.pool_learner import AnyLearner
 from backend.store.blobs import Blobs, checkpoint_key
 from backend.store.references import ReferredPolicy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backend.engines.protocol import SamplingEngine
-from backend.policies.directory import PolicyDirectory
+from backend.policies.policy_directory import PolicyDirectory
 from tinkergym.agent.sampler import Deliver
 from tinkergym.errors import TinkerGymError
 from tinkergym.schema.events import ErrorView

@@ -16,11 +16,11 @@ from backend.learner.token_loss import TokenLoss
 from backend.policies import parity
 from backend.policies.checkpoint_keeping import CheckpointKeeping
 from backend.policies.policy_binding import PolicyBinding
+from backend.policies.policy_facts import MOST_COMPARED, PolicyFacts
 from backend.policies.publishing import TakenWeights, publish
 from backend.policies.step_change import StepChange
 from backend.policies.teacher import open_teacher
 from backend.policies.trained_policy import FrozenPolicy, PolicyPart, TrainedPolicy
-from backend.policies.witness import MOST_COMPARED, PolicyWitness
 from backend.store.stored_facts import Fact
 from tinkergym.schema.events import CheckpointView
 from tinkergym.schema.optimizer import OptimizerStep
@@ -35,7 +35,7 @@ class PoolPolicy:
         self._checkpoints = CheckpointKeeping(bound)
         self._change = StepChange()
         self.id = bound.policy_id
-        self._witness = PolicyWitness(bound.agent, bound.lease.attempt)
+        self._policy_facts = PolicyFacts(bound.agent, bound.lease.attempt)
 
     # --- its life ---
 
@@ -160,7 +160,7 @@ class PoolPolicy:
     def publish(self, version: int, taken: TakenWeights, *, let_finish: bool = False) -> None:
         """See `TrainedPolicy`."""
         publish(self._engine, self.id, version, taken, let_finish=let_finish)
-        self._witness.published(version, taken.weights, taken.sha256)
+        self._policy_facts.published(version, taken.weights, taken.sha256)
 
     def recorded_sha256(self, version: int) -> str | None:
         """Return the hash that an earlier attempt recorded for a version; None if there is none."""
@@ -191,15 +191,15 @@ class PoolPolicy:
     ) -> None:
         """See `TrainedPolicy`."""
         tokens = sum(len(own) for own in logprobs)
-        self._witness.agreed(version, metrics, tokens=tokens, by_probe=by_probe, allowed=allowed)
-        if logprobs and self._witness.wants_effect_of(version):
+        self._policy_facts.agreed(version, metrics, tokens=tokens, by_probe=by_probe, allowed=allowed)
+        if logprobs and self._policy_facts.wants_effect_of(version):
             few = sequences[:MOST_COMPARED]
             with self.beginning() as before:
-                self._witness.effect(few, logprobs[:MOST_COMPARED], before.logprobs(few))
+                self._policy_facts.effect(few, logprobs[:MOST_COMPARED], before.logprobs(few))
 
     def take_facts(self) -> list[Fact]:
         """See `TrainedPolicy`."""
-        return self._witness.take()
+        return self._policy_facts.take()
 
     def await_version(self, version: int | None) -> None:
         """Let requests wait for a version that will be published again; None means that it is."""

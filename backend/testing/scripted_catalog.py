@@ -67,7 +67,7 @@ class ScriptedCatalog:
 
 
 class ScriptedCheck:
-    """Implements `JobCheck`: the service plays these environments, and nobody looks inside them."""
+    """Implements `JobCheck`: the service plays these environments, and their insides are not checked."""
 
     def __init__(self, environments: Collection[str]) -> None:
         self._environments = environments

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from backend.engines.protocol import SamplingEngine
 from backend.engines.spread.spread_engine import SpreadEngine
-from backend.policies.directory import PolicyDirectory
 from backend.policies.early_requests import EarlyRequests
+from backend.policies.policy_directory import PolicyDirectory
 from backend.policies.pool_learner import PoolLearner
 from tinkergym.schema.ids import PolicyRef
 

@@ -11,7 +11,7 @@ import torch
 
 from backend.catalog.model_check import refuse_unfit
 from backend.catalog.models import resolve_model
-from backend.compute.device_lock import DeviceLock, send_helpers_home
+from backend.compute.device_lock import DeviceLock, release_openmp_threads
 from backend.config import ServiceConfig
 from backend.engines.protocol import SamplingEngine
 from backend.engines.spread.spread_engine import SpreadEngine
@@ -22,8 +22,8 @@ from backend.learner.parallel.rank_process import StartRanks, child_ranks
 from backend.planning.memory_needs import TEACHER_TOKENS
 from backend.planning.pool_place import PoolPlace
 from backend.policies.checkpoint_keeping import stored_weights
-from backend.policies.directory import PolicyDirectory, StoredPolicy
 from backend.policies.early_requests import EarlyRequests
+from backend.policies.policy_directory import PolicyDirectory, StoredPolicy
 from backend.policies.pool_learner import AnyLearner, PoolLearner
 from backend.settings.served_models import VllmSettings
 from backend.store.blobs import checkpoint_key
@@ -116,7 +116,7 @@ class ModelLoader:
             MissingExtraError: The configured engine is not installed.
         """
         engine = self._engine(self._own_folder, self.model)
-        send_helpers_home()
+        release_openmp_threads()
         return engine
 
     def load_guest(self, model: str) -> ServedModel:
@@ -154,7 +154,7 @@ class ModelLoader:
         except BaseException:
             engine.close()
             raise
-        send_helpers_home()  # Created when the models were tested.
+        release_openmp_threads()  # Created when the models were tested.
         return ServedModel(
             model=model,
             engine=engine,

@@ -19,7 +19,7 @@ import torch
 
 from backend.config import ServiceConfig
 from backend.episodes.boards import Boards, EnvWorkerReport
-from backend.episodes.captured import CapturedTokens
+from backend.episodes.captured_tokens import CapturedTokens
 from backend.episodes.env_worker_end import WorkerEnd, WorkerRemains
 from backend.learner.parallel.rank_process import StartRanks, child_ranks
 from backend.planning.pool_place import PoolPlace

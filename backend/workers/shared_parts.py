@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from backend.config import ServiceConfig
 from backend.episodes.boards import Boards
-from backend.episodes.captured import CapturedTokens
+from backend.episodes.captured_tokens import CapturedTokens
 from backend.policies.call_bell import CallBell
 from backend.store.store import ServiceStore
 from backend.workers.guest_models import GuestModels, ServedModel

@@ -11,7 +11,7 @@ import pytest
 
 from backend.config import ServiceConfig
 from backend.episodes.boards import Boards
-from backend.episodes.captured import CapturedTokens
+from backend.episodes.captured_tokens import CapturedTokens
 from backend.errors import LeaseLostError
 from backend.jobs.job_context import JobContext
 from backend.jobs.job_control import JobControl

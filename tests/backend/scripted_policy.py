@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from backend.episodes.captured import CapturedTokens
+from backend.episodes.captured_tokens import CapturedTokens
 from backend.learner.pass_results import ForwardBackwardResult, OptimStepResult
 from backend.learner.sequences import FloatArray, TokenLimits, TrainSequence
 from backend.learner.token_loss import TokenLoss

@@ -172,9 +172,9 @@ class _Step:
             yield f"was dropped as {fate.why}, which its record does not say"
         self._trained += trained
         for one in result.trajectories:
-            yield from self._told(result.episode_id, one)
+            yield from self._compare_shown(result.episode_id, one)
 
-    def _told(self, episode_id: str, one: Trajectory) -> Iterator[str]:
+    def _compare_shown(self, episode_id: str, one: Trajectory) -> Iterator[str]:
         """Compare what the log shows of an episode."""
         shown = [] if self._log is None else self._log.episodes.pop((episode_id, one.agent), [])
         for event in shown:
@@ -189,15 +189,15 @@ class _Step:
         returns = [one.episode_return for one in self._trained if one.completed]
         if not whole or not found or len({one.agent for one in self._trained}) != 1:
             return
-        told = found[-1].reward_mean
-        if not _is_mean(told, returns):
-            yield f"{self._name}: the mean return in the log is {told}, not that of the episodes"
+        logged = found[-1].reward_mean
+        if not _is_mean(logged, returns):
+            yield f"{self._name}: the mean return in the log is {logged}, not that of the episodes"
 
 
-def _is_mean(told: float | None, returns: list[float]) -> bool:
-    if told is None or not returns:
-        return told is None and not returns
-    return math.isclose(told, sum(returns) / len(returns), rel_tol=1e-9, abs_tol=1e-9)
+def _is_mean(logged: float | None, returns: list[float]) -> bool:
+    if logged is None or not returns:
+        return logged is None and not returns
+    return math.isclose(logged, sum(returns) / len(returns), rel_tol=1e-9, abs_tol=1e-9)
 
 
 def _shows(event: EpisodeEvent, one: Trajectory) -> bool:

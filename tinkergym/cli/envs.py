@@ -63,7 +63,7 @@ def envs(
         _wide().print(_table(listed))
     else:
         out.print("no packs are installed; install one with pip, or start your own: tinkergym new-env NAME")
-    _tell_of_failures(listed)
+    _print_failures(listed)
     for pack in shown:
         for refusal in pack.refused:
             err.print(f"[yellow]{escape(refusal)}[/]", soft_wrap=True, highlight=False)
@@ -105,7 +105,7 @@ def _table(listed: Sequence[ListedEnvironment]) -> Table:
     return table
 
 
-def _tell_of_failures(listed: Sequence[ListedEnvironment]) -> None:
+def _print_failures(listed: Sequence[ListedEnvironment]) -> None:
     for one in listed:
         if one.error:
             _warn(f"{one.id} cannot be created", one.error)

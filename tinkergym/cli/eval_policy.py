@@ -11,7 +11,7 @@ from tinkergym.cli.named_policy import named_policy
 from tinkergym.cli.options import refuse_options
 from tinkergym.errors import ServiceUnreachableError
 from tinkergym.evaluation.baselines import POLICIES
-from tinkergym.evaluation.chosen_tasks import look_at
+from tinkergym.evaluation.chosen_tasks import inspect_environment
 from tinkergym.evaluation.evaluate import make_once
 from tinkergym.evaluation.records import EpisodeRecord
 from tinkergym.evaluation.sampled_runs import Wanted, play_with_model, play_with_text
@@ -37,7 +37,7 @@ class PolicySource:
         """Return how many of an environment's tasks it was trained on; None if that is not known."""
         if environment.make is None or not self.trained_in:
             return None
-        found = look_at(environment.make, environment.ref, self.trained_in).overlap
+        found = inspect_environment(environment.make, environment.ref, self.trained_in).overlap
         return None if found is None or found.trained_on is None else found
 
 

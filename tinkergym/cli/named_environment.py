@@ -19,7 +19,7 @@ from tinkergym.registration.arguments import argument_hint
 from tinkergym.registration.environments import make, registered
 from tinkergym.registration.games import make_game
 from tinkergym.registration.packs import registered_games
-from tinkergym.remote.imported import imported
+from tinkergym.remote.import_guard import imported
 from tinkergym.rollout.environment_mix import EnvSources
 from tinkergym.rollout.local_environment import EnvSource, describe
 from tinkergym.schema.names import is_environment_url

@@ -171,7 +171,7 @@ def sft(
 
     Example: tinkergym sft chats.jsonl --epochs 3 --held-out 0.1
     """
-    with _telling_of_data(as_json=as_json):
+    with _dataset_printed(as_json=as_json):
         _start(lambda client: client.sft(data, **settings), detach=detach, as_json=as_json)
 
 
@@ -187,7 +187,7 @@ def preference(
 
     Example: tinkergym preference pairs.jsonl --from job-0123456789abcdef --set loss.beta=0.2
     """
-    with _telling_of_data(as_json=as_json):
+    with _dataset_printed(as_json=as_json):
         _start(lambda client: client.preference(data, **settings), detach=detach, as_json=as_json)
 
 
@@ -212,7 +212,7 @@ class _Printing(logging.Handler):
 
 
 @contextmanager
-def _telling_of_data(*, as_json: bool) -> Iterator[None]:
+def _dataset_printed(*, as_json: bool) -> Iterator[None]:
     """Print how a dataset is read: what holds it, and in which layouts its rows are."""
     log, handler = logging.getLogger("tinkergym.remote.dataset_upload"), _Printing()
     if as_json:

@@ -122,7 +122,7 @@ def _as_text(
     thoughts = _thoughts(message, where)
     without = {name: value for name, value in message.items() if name not in _SPECIAL}
     without["content"] = _content(message.get("content"), where)
-    # A key that nobody knows is refused here as on every other message: it may be a misspelled `weight`.
+    # An unknown key is refused here as on every other message: it may be a misspelled `weight`.
     checked_message({name: value for name, value in without.items() if name != "weight"}, where)
     calls = _read(message["tool_calls"], f"{where}.tool_calls") if _calls(message) else []
     _refuse_ends(renderer, [without["content"], thoughts, calls], where)

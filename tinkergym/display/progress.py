@@ -216,8 +216,8 @@ class TrainingDisplay:
             numbers.add_row(
                 "loss", f"[bold]{_signed(step.loss, 4)}[/]", Text(sparkline(losses), style="green")
             )
-            if telling := _telling(step):
-                numbers.add_row("", "", "   ".join(telling))
+            if metrics := _method_metrics(step):
+                numbers.add_row("", "", "   ".join(metrics))
             numbers.add_row(
                 "", "", f"{step.tokens_per_second:,.0f} tokens/s   {step.step_seconds:.2f} s/step"
             )
@@ -235,8 +235,8 @@ class TrainingDisplay:
             f"{step.tokens_per_second:,.0f} tokens/s   {step.step_seconds:.2f} s/step   "
             f"{step.failed_episodes} of {step.episodes} episodes failed",
         )
-        if telling := _telling(step):
-            numbers.add_row("", "", "   ".join(telling))
+        if metrics := _method_metrics(step):
+            numbers.add_row("", "", "   ".join(metrics))
         return numbers
 
     def _time_left(self) -> str:
@@ -254,7 +254,7 @@ def step_line(step: StepEvent) -> str:
         measured = [
             f"{name} {value:+.4f}" for name, value in step.metrics.items() if name.startswith("eval/")
         ]
-        metrics = "".join(f"  {metric}" for metric in (*_telling(step), *measured))
+        metrics = "".join(f"  {metric}" for metric in (*_method_metrics(step), *measured))
         done = f"{step.records} rows" if step.loss is None else f"loss {_signed(step.loss, 4)}"
         return (
             f"step {step.step}/{step.steps}  {done}{metrics}  "
@@ -263,7 +263,7 @@ def step_line(step: StepEvent) -> str:
     failed = f"  {step.failed_episodes} failed" if step.failed_episodes else ""
     return (
         f"step {step.step}/{step.steps}  reward {_by_agent(step.reward_means(), 3)}  "
-        f"loss {_by_agent(step.losses(), 4)}{''.join(f'  {metric}' for metric in _telling(step))}  "
+        f"loss {_by_agent(step.losses(), 4)}{''.join(f'  {metric}' for metric in _method_metrics(step))}  "
         f"{step.tokens_per_second:,.0f} tokens/s  {duration(step.seconds_left)} left{failed}"
     )
 
@@ -303,7 +303,7 @@ def _value(value: JsonValue) -> str:
     return "none" if value is None else str(value)
 
 
-def _telling(step: StepEvent) -> list[str]:
+def _method_metrics(step: StepEvent) -> list[str]:
     forms = PREFERENCE_METRICS if step.records else DISTILLATION_METRICS
     return [f"{name} {step.metrics[name]:{form}}" for name, form in forms.items() if name in step.metrics]
 

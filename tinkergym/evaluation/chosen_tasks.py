@@ -20,7 +20,7 @@ from tinkergym.tasks.overlap import Overlap, overlap_of
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class Inspected:
     """What an environment tells before it is played."""
 
     is_game: bool = False
@@ -29,12 +29,12 @@ class Looked:
     """Its tasks; None if it has none."""
 
 
-def look_at(
+def inspect_environment(
     make_env: MakeEnv,
     reference: EnvironmentRef,
     trained_in: Sequence[EnvironmentRef] = (),
     source: object = None,
-) -> Looked:
+) -> Inspected:
     """Create the environment once before the episodes: if this fails, none of them can be played.
 
     Args:
@@ -50,7 +50,7 @@ def look_at(
     try:
         env = made(make_env, reference)
     except ServiceUnavailableError:
-        return Looked()  # Its server is full at the moment; episodes wait for a place.
+        return Inspected()  # Its server is full at the moment; episodes wait for a place.
     with ExitStack() as stack:
         stack.enter_context(closing(env))
         trained: list[AnyEnv] = []
@@ -62,7 +62,7 @@ def look_at(
         # What `AgainstOpponent` plays; unknown behind a server.
         game = getattr(env.unwrapped, "aec_env", None)
         known = trained if len(trained) == len(trained_in) else []
-        return Looked(len(getattr(game, "possible_agents", ())) > 1, overlap_of(env, known))
+        return Inspected(len(getattr(game, "possible_agents", ())) > 1, overlap_of(env, known))
 
 
 def _built(source: Any, ref: EnvironmentRef) -> AnyEnv:

@@ -23,7 +23,7 @@ from tinkergym.display.episode_progress import episodes_shown
 from tinkergym.display.html import card, histogram
 from tinkergym.display.pandas_tables import frame, with_metrics
 from tinkergym.errors import InvalidRequestError, TinkerGymError
-from tinkergym.evaluation.chosen_tasks import Looked, look_at
+from tinkergym.evaluation.chosen_tasks import Inspected, inspect_environment
 from tinkergym.evaluation.statistics import (
     clustered_interval,
     finite_ends,
@@ -301,10 +301,10 @@ def evaluate(
     reference, make_env = resolved(environment, kwargs)
     options: DecodingOptions = {"temperature": 0.0, **decoding}
     chosen = policy.decoding.with_options(**options)
-    looked = Looked()
+    inspected = Inspected()
     if make_env is not None:
-        looked = look_at(make_env, reference, getattr(policy, "trained_in", ()), environment)
-    is_game, known = looked.is_game, looked.overlap
+        inspected = inspect_environment(make_env, reference, getattr(policy, "trained_in", ()), environment)
+    is_game, known = inspected.is_game, inspected.overlap
     if samples > 1 and known is None:
         raise InvalidRequestError("the environment has no tasks", hint="leave it out", field="samples")
     tasks = tasks_played(
@@ -458,8 +458,8 @@ def sampling_seed(*entropy: int) -> int:
 
 
 def make_once(make_env: MakeEnv, reference: EnvironmentRef) -> bool:
-    """Create the environment once, and return whether it is a game against an opponent; see `look_at`."""
-    return look_at(make_env, reference).is_game
+    """Create the environment once, and return whether it is a game against an opponent."""
+    return inspect_environment(make_env, reference).is_game
 
 
 def resolved(environment: EnvironmentSource, kwargs: dict[str, Any]) -> tuple[EnvironmentRef, MakeEnv | None]:

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 from tinkergym.basics.extras import import_extra
 from tinkergym.errors import InvalidImageError
-from tinkergym.images.containers import broken, essential
+from tinkergym.images.image_formats import broken, essential
 
 MOST_BYTES = 4 << 20
 MOST_PIXELS = 16_000_000

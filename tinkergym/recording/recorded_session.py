@@ -165,7 +165,7 @@ class RecordedSession:
     # --- for the server ---
 
     def ask(self, role: str, wanted: ChatRequest, *, body: bytes = b"", retry: int = 0) -> Call:
-        """Begin to answer a call, which can be waited for. It is recorded once, whoever waits.
+        """Begin to answer a call, which can be waited for. It is recorded once, however many wait.
 
         Args:
             role: The seat.

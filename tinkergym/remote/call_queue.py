@@ -75,7 +75,7 @@ class CallQueue:
         self._closed = False
         self._abandoned = threading.Event()
         self._broken: BaseException | None = None
-        self._told = ""
+        self._logged_reason = ""
         self._threads = [
             threading.Thread(target=act, name=f"{policy_id}-{name}", daemon=True)
             for name, act in (("send", self._send), ("hear", self._hear))
@@ -201,11 +201,11 @@ class CallQueue:
                     f"{self._policy_id} ended ({view.state}) before call {seq} was done: {view.reason}",
                     hint="create another policy with its last saved version as initial_policy",
                 )
-            self._tell(view)
+            self._log_waiting(view)
         raise self._closed_error()
 
-    def _tell(self, view: CallView) -> None:
+    def _log_waiting(self, view: CallView) -> None:
         """Log once why a policy that does not run waits; otherwise the script would only seem to hang."""
-        if view.state is not JobState.RUNNING and view.reason and view.reason != self._told:
-            self._told = view.reason
+        if view.state is not JobState.RUNNING and view.reason and view.reason != self._logged_reason:
+            self._logged_reason = view.reason
             _log.warning("%s is %s, and its calls wait: %s", self._policy_id, view.state, view.reason)

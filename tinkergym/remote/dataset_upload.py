@@ -91,7 +91,7 @@ def written_job(
         bundle = bundle.with_settings(bundle.template_variables, draft["template_date"])
     renderer = Renderer.from_bundle(bundle)
     ready = prepare(data, renderer, kind=kind, answers=answers, on_overlong=on_overlong, ignore=ignore)
-    _tell_of("data", data, ready, renderer)
+    _log_reading("data", data, ready, renderer)
     left = checked.left_of(ready.records)
     if isinstance(left, Refusal):
         raise left.error()
@@ -106,7 +106,7 @@ def written_job(
             ignore=ignore,
             field="eval_data",
         )
-        _tell_of("eval_data", eval_data, measured, renderer)
+        _log_reading("eval_data", eval_data, measured, renderer)
         draft["eval_data"] = upload(api, measured).data_id
     draft["data"] = upload(api, ready).data_id
     batch_size = given.get("batch_size", max(1, min(_BATCH_SIZE, left)))
@@ -115,7 +115,7 @@ def written_job(
     return parse(_KINDS[kind], {**draft, "batch_size": batch_size, "steps": steps})
 
 
-def _tell_of(field: str, data: DataSource, ready: PreparedData, renderer: Renderer) -> None:
+def _log_reading(field: str, data: DataSource, ready: PreparedData, renderer: Renderer) -> None:
     _log.info("%s: %s is read as %s", field, source_name(data), ready.taken_as)
     if ready.dropped:
         _log.warning(

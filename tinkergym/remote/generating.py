@@ -37,7 +37,7 @@ IN_FLIGHT = 512
 """Requests at a time: an engine computes up to 256 of them together, and the others wait there already."""
 _AHEAD = 4
 """Open rows per request in flight, so that one long completion does not stop the others."""
-LOOKED_AT = 20
+CHECKED_ROWS = 20
 """If none of so many first rows can be read, the dataset is not what was meant."""
 _PATIENCE_SECONDS = 600.0
 """How long the run waits for a service that does not respond."""
@@ -127,7 +127,7 @@ def generate(
     renderer, day = policy.renderer_on(begun.get("template_date"))
     renderer = renderer.with_tools(options.tools)
     read = partial(prompt_rows, data, renderer, ignore=options.ignore, keep=options.keep)
-    look_at(list(islice(read(), LOOKED_AT)), source_name(data), options)
+    check_first_rows(list(islice(read(), CHECKED_ROWS)), source_name(data), options)
     settings = _settings(policy, version, data, decoding, options) | {"template_date": day}
     plan = SamplingPlan(
         run_id=f"generate-{uuid.uuid4().hex[:12]}",
@@ -260,8 +260,8 @@ def _lines(
     return lines
 
 
-def look_at(first: Sequence[PromptRow], name: str, options: GenerateOptions) -> None:
-    """Look at the first rows, before anything is written.
+def check_first_rows(first: Sequence[PromptRow], name: str, options: GenerateOptions) -> None:
+    """Refuse a dataset whose first rows cannot be used, before anything is written.
 
     Raises:
         InvalidRequestError: There are none, none of them can be read, or none has a column to keep.

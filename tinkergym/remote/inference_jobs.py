@@ -17,7 +17,7 @@ from tinkergym.inference.out_file import OutFile
 from tinkergym.inference.results import stored_lines
 from tinkergym.remote.api import Api
 from tinkergym.remote.dataset_upload import upload
-from tinkergym.remote.generating import LOOKED_AT, GenerateOptions, look_at
+from tinkergym.remote.generating import CHECKED_ROWS, GenerateOptions, check_first_rows
 from tinkergym.remote.policy import Policy
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.inference import InferenceSpec
@@ -58,8 +58,8 @@ def inference_job(
     }
     parse(InferenceSpec, draft)  # Before anything is rendered; the placeholder is not a dataset's name.
     rows = prompt_rows(data, renderer, ignore=options.ignore, keep=options.keep)
-    first = list(islice(rows, LOOKED_AT))
-    look_at(first, source_name(data), options)
+    first = list(islice(rows, CHECKED_ROWS))
+    check_first_rows(first, source_name(data), options)
     prepared = prepared_prompts(chain(first, rows), options.tools)
     draft["data"] = upload(api, prepared).data_id
     return parse(InferenceSpec, draft)

@@ -23,7 +23,7 @@ from tinkergym.remote.job_policies import JobPolicies
 from tinkergym.remote.overview import how_to_play_on
 from tinkergym.remote.rollout_thread import RolloutThread
 from tinkergym.remote.seen_events import SeenEvents, stored_pictures
-from tinkergym.remote.watching import watched
+from tinkergym.remote.watched_job import watched
 from tinkergym.reporting.callbacks import Callback
 from tinkergym.reporting.reporter import Reporter
 from tinkergym.reporting.trackers import callbacks_of

@@ -18,7 +18,7 @@ from tinkergym.registration.environments import make_environment
 from tinkergym.remote.adapter_import import begin_from, begin_seats, import_adapter, is_adapter
 from tinkergym.remote.api import Api
 from tinkergym.remote.generating import GenerateOptions
-from tinkergym.remote.imported import refuse_while_imported
+from tinkergym.remote.import_guard import refuse_while_imported
 from tinkergym.remote.inference_jobs import inference_job
 from tinkergym.remote.job import Job
 from tinkergym.remote.policy import Policy

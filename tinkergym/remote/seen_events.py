@@ -34,7 +34,7 @@ class SeenEvents:
         """Changed settings by step."""
         self._warnings: dict[str, str] = {}
         """The first warning of each kind."""
-        self._told: set[str] = set()
+        self._shown: set[str] = set()
         """The kinds of warnings that were news before."""
 
     @property
@@ -64,18 +64,18 @@ class SeenEvents:
     def news(self, view: JobView, *, played_here: bool) -> Iterator[str]:
         """Yield what was not yielded before: warnings, and that the job is paused or waits for a client."""
         for name, text in self._warnings.items():
-            if name not in self._told:
-                self._told.add(name)
+            if name not in self._shown:
+                self._shown.add(name)
                 yield text
         # Check the view, not the event: another client may be playing by now.
         state = view.state
-        if state is JobState.PAUSED and state not in self._told:
-            self._told.add(state)
+        if state is JobState.PAUSED and state not in self._shown:
+            self._shown.add(state)
             yield f"{view.job_id} is paused: {view.reason}"
         elif state is not JobState.PAUSED:
-            self._told.discard(JobState.PAUSED)  # The next pause is shown again.
-        if state is JobState.WAITING_FOR_CLIENT and not played_here and state not in self._told:
-            self._told.add(state)
+            self._shown.discard(JobState.PAUSED)  # The next pause is shown again.
+        if state is JobState.WAITING_FOR_CLIENT and not played_here and state not in self._shown:
+            self._shown.add(state)
             continued = how_to_play_on(view)
             yield f"{view.job_id} waits for a client to play its episodes; continue with: {continued}"
 

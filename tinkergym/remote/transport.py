@@ -217,8 +217,8 @@ def lines_of_chunks(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield lines
 
 
-_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Trusts nobody: where no TLS is spoken, reading all authorities would take most of the time of a start."""
+_WITHOUT_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Where no TLS is spoken, reading all authorities would take most of the time of a start."""
 
 
 def _open(url: str, token: str, ca_file: str | None, timeout_seconds: float) -> httpx.Client:
@@ -242,14 +242,16 @@ def _open(url: str, token: str, ca_file: str | None, timeout_seconds: float) -> 
             base_url="http://pool",
             headers=headers,
             timeout=timeout_seconds,
-            transport=httpx.HTTPTransport(uds=socket_path, limits=limits, verify=_NOBODY),
+            transport=httpx.HTTPTransport(uds=socket_path, limits=limits, verify=_WITHOUT_AUTHORITIES),
         )
     local = parts.hostname in LOOPBACK
     return httpx.Client(
         base_url=url,
         headers=headers,
         timeout=timeout_seconds,
-        verify=_NOBODY if (local, parts.scheme, ca_file) == (True, "http", None) else _trust(ca_file),
+        verify=_WITHOUT_AUTHORITIES
+        if (local, parts.scheme, ca_file) == (True, "http", None)
+        else _trust(ca_file),
         limits=limits,
         # A proxy from the environment cannot reach this machine's loopback interface.
         trust_env=not local,

@@ -35,8 +35,8 @@ def scores_of(env: AnyEnv, members: Sequence[GroupMember]) -> list[Any]:
         found = len(scores) if isinstance(scores, Sequence) else type_in_words(scores)
         raise ValueError(f"score_group must return {len(members)} scores, one per member, not {found}")
     # An exception may contain objects that cannot be sent to a process.
-    return [_told(one) if isinstance(one, BaseException) else one for one in scores]
+    return [_no_score(one) if isinstance(one, BaseException) else one for one in scores]
 
 
-def _told(error: BaseException) -> NoScore:
+def _no_score(error: BaseException) -> NoScore:
     return NoScore(str(error) if error.__traceback__ is None else traceback_of(error))

@@ -181,7 +181,7 @@ class EvaluateEvery(Choice):
         )
 
     def draws_from_split(self, tasks: int) -> bool:
-        """Whether it names a split whose tasks nobody could count, so that its episodes draw them by seed."""
+        """Whether it names a split of uncounted tasks, so that its episodes draw them by seed."""
         return self.names_split and not tasks
 
     def is_due(self, step: int, *, last: int) -> bool:

@@ -175,7 +175,7 @@ class EvaluationEvent(WireModel):
     overlap: float | None = None
     """The share of them that the policy is also trained on, by content; None if that is not known."""
     drawn: bool = False
-    """Whether a split is named whose tasks nobody could count: episodes draw them by seed, so some may be
+    """Whether a split is named whose tasks could not be counted: episodes draw them by seed, so some may be
     played twice and some never."""
     best: bool = False
     """Whether the policy has no better version so far, by its first evaluation or the one named by `best_by`;

@@ -1,4 +1,4 @@
-"""A refusal is data, from the check that finds a wrong setting to whoever reads about it.
+"""A refusal is data, from the check that finds a wrong setting to the person who reads about it.
 
 Nothing parses its text: `field`, `reason`, `hint` and `code` stay apart all the way.
 """

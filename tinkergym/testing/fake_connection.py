@@ -119,7 +119,7 @@ class _Job:
             self.say(StateEvent(state=JobState.COMPLETED, attempt=1), state=JobState.COMPLETED)
         elif spec.played and spec.played.rollout != "server":
             self.open = [_episode(self.view, spec.played, n) for n in range(spec.played.groups.episodes)]
-        else:  # The service plays it, or nobody does.
+        else:  # Either the service plays it, or no one does.
             self.finish_step()
 
     def finish_step(self) -> None:

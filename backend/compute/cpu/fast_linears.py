@@ -52,7 +52,7 @@ def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 def gradient_product(gradient: Tensor, other: Tensor) -> Tensor:
     """Return `gradient @ other.T` in the fastest available way.
 
-    Unlike `linear`, its rounding is nobody else's: only a forward pass has to agree with the engine's.
+    Unlike `linear`, its rounding does not have to match the engine's: only a forward pass's does.
 
     Args:
         gradient: [..., n].

@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 _OWN = "own"
 """The pool's own engine among the replicas."""
-_LOOK_SECONDS = 0.5
+_WATCH_SECONDS = 0.5
 """How often callers that left and replicas that fell silent are looked for."""
 _SILENCE_SECONDS = 600.0
 """How long an answer may take; a replica that dies breaks the connection, and one that hangs is noticed by
@@ -74,11 +74,11 @@ class SpreadEngine:
         self._orders: dict[str, PublishOrder] = {}
         """The published version of each policy."""
         self._versions = VersionOrders(
-            self._changed, self._orders, self._calls, is_here=self._is_here, lose=self._lose
+            self._changed, self._orders, self._calls, is_here=self._is_here, drop=self._drop
         )
         self._choice = ReplicaChoice()
         self._own_asked: set[_CountedDeliver] = set()
-        self._calls.start(self._look())
+        self._calls.start(self._watch_replicas())
 
     # --- what the pool's own engine says ---
 
@@ -172,7 +172,7 @@ class SpreadEngine:
 
         A replica that is late is not asked for the policy before it holds the version.
         """
-        # The own engine first: it answers for the version whatever becomes of the replicas.
+        # The own engine first: it answers for the version even if every replica is lost.
         sha256 = self._own.publish(policy, version, weights, let_finish=let_finish)
         try:
             manifest = self._source.offer(policy, weights, sha256)
@@ -288,7 +288,7 @@ class SpreadEngine:
             return
         error = None if sent.cancelled() else sent.exception()
         if error is None or isinstance(error, ServiceUnavailableError):
-            self._lose(replica, "its connection broke")
+            self._drop(replica, "its connection broke")
             self.submit(rest, batch.deliver)
         else:
             _log.warning("engine host %s refused requests: %s", replica.engine_id, error)
@@ -318,7 +318,7 @@ class SpreadEngine:
     def _is_here(self, replica: Replica) -> bool:
         return self._replicas.get(replica.engine_id) is replica
 
-    def _lose(self, replica: Replica, why: str) -> None:
+    def _drop(self, replica: Replica, why: str) -> None:
         with self._changed:
             if not self._is_here(replica):
                 return
@@ -331,13 +331,13 @@ class SpreadEngine:
         for batch in asked:
             batch.cancel()  # Then `_settle` asks the rest elsewhere.
 
-    async def _look(self) -> None:
+    async def _watch_replicas(self) -> None:
         """Notice replicas that are silent, and callers that left."""
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_WATCH_SECONDS)
             for replica in self.replicas():
                 if self._clock() - replica.seen_at > self._silent_after:
-                    self._lose(replica, "it is silent")
+                    self._drop(replica, "it is silent")
                 with self._changed:
                     gone = [batch for batch in replica.asked if batch.is_gone]
                 for batch in gone:

@@ -31,7 +31,7 @@ class VersionOrders:
         calls: WorkerCalls,
         *,
         is_here: Callable[[Replica], bool],
-        lose: Callable[[Replica, str], None],
+        drop: Callable[[Replica, str], None],
     ) -> None:
         """Share the engine's lock and its orders by policy.
 
@@ -40,10 +40,10 @@ class VersionOrders:
             orders: The published version of each policy; they change.
             calls: How replicas are reached.
             is_here: Whether a replica was not lost. Called with the lock.
-            lose: Called for a replica that cannot be reached, with the reason.
+            drop: Called for a replica that cannot be reached, with the reason.
         """
         self._changed, self._orders, self._calls = changed, orders, calls
-        self._is_here, self._lose = is_here, lose
+        self._is_here, self._drop = is_here, drop
 
     def bring(self, replica: Replica, policy: str) -> None:
         """Bring a replica up to date with a policy, unless that is under way."""
@@ -62,7 +62,7 @@ class VersionOrders:
                     replica.address, path, order.model_dump_json(), silence_seconds=_ORDER_SECONDS
                 )
             except ServiceUnavailableError as error:
-                self._lose(replica, str(error))
+                self._drop(replica, str(error))
                 return
             except TinkerGymError as error:
                 _log.warning("engine host %s does not hold %s: %s", replica.engine_id, policy, error)

@@ -1,7 +1,7 @@
 """Fetching a published version, on the side of an engine host: by hash, in pieces, again after any break.
 
 Nothing is kept that was not found to have its hash. Since bytes are named by their content, an interrupted
-fetch goes on where it was, from whoever offers them by then, and what is unchanged is not fetched at all.
+fetch goes on where it was, from any process that then offers them; what is unchanged is not fetched.
 """
 
 from __future__ import annotations

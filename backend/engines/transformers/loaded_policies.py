@@ -180,7 +180,7 @@ class LoadedPolicies:
                 policy.table = None
         self._merged.clear()
 
-    def let_go_of_gone(self) -> None:
+    def free_retired(self) -> None:
         """Free the weights of retired policies; only for the sampling thread.
 
         Merged weights of an older version of a remaining policy stay, because the next version reuses the

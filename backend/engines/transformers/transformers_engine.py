@@ -240,7 +240,7 @@ class TransformersEngine:
             with self._wake:
                 while not (self._has_news or self._has_work):
                     self._turns.rest()
-                    self._model.policies.let_go_of_gone()
+                    self._model.policies.free_retired()
                     self._wake.wait()
                 inbox, self._inbox = self._inbox, []
                 batches, self._new_batches = self._new_batches, []

@@ -28,7 +28,7 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from backend.engines.vllm.collected import Collected
+from backend.engines.vllm.collected_outputs import Collected
 from backend.engines.vllm.files import hash_of_what_is_read
 from backend.engines.vllm.host_sleep import HostSleep
 from backend.engines.vllm.weight_turns import Rooms

@@ -297,7 +297,7 @@ class VllmEngine:
             with self._lock:
                 if generation != self._process.generation:
                     # vLLM was restarted in the meantime. The new process was told of the published versions
-                    # only, and whoever answered may be the old one: load it again.
+                    # only, and the process that answered may be the old one: load it again.
                     continue
                 gone = self._exchange.publish(made, let_finish=let_finish)
             fail_all(gone)

@@ -39,7 +39,7 @@ from tinkergym.schema.jobs.parts import FullParameters
 from tinkergym.schema.optimizer import OptimizerStep
 
 _IDLE = timedelta(days=365)
-"""How long ranks wait for the next call. Whoever calls them watches over the time that a call takes."""
+"""How long ranks wait for the next call. The caller limits how long a call takes."""
 _Result = TypeVar("_Result")
 
 

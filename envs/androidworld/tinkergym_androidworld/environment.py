@@ -118,7 +118,7 @@ class PhoneEnv(gym.Env[Any, str]):
         self._on_device(lambda: self._held.reset(go_home=task.start_on_home_screen))
         self._task = task
         self._budget = self._max_steps or max(1, int(_STEPS_PER_COMPLEXITY * task.complexity))
-        self._look()
+        self._observe()
         return self._shown(f"Goal: {task.goal}\n"), {"task": self._kind, "device": self._phone.name}
 
     def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -140,7 +140,7 @@ class PhoneEnv(gym.Env[Any, str]):
         if fields["action_type"] == "status":
             earned = float(self._on_device(lambda: task.is_successful(self._held)))
             return self._returned("", earned, done=True)
-        self._look()
+        self._observe()
         return self._returned("", 0.0, done=False)
 
     def render(self) -> Pixels | None:
@@ -183,7 +183,7 @@ class PhoneEnv(gym.Env[Any, str]):
         width, height = self._on_device(lambda: self._held.logical_screen_size)
         return width, height
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         state: State = self._on_device(lambda: self._held.get_state(wait_to_stabilize=True))
         self._state, self._pixels = state, state.pixels
 

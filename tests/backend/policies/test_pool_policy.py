@@ -11,9 +11,9 @@ from backend.compute.weights import weights_sha256
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import likelihood_loss
-from backend.policies.directory import PolicyDirectory
 from backend.policies.early_requests import EarlyRequests
 from backend.policies.policy_binding import PolicyBinding, PoolParts
+from backend.policies.policy_directory import PolicyDirectory
 from backend.policies.pool_policy import PoolPolicy
 from backend.settings.served_models import PACKAGED_MODELS
 from backend.store.local_blobs import LocalBlobs

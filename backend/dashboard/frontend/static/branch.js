@@ -1,4 +1,4 @@
-// Continue an episode from a turn: another policy answers, several times, or whoever looks at the page does.
+// Continue an episode from a turn: another policy answers, several times, or the reader does.
 
 import { get, job, lines } from "./api.js";
 import { action, content } from "./conversation.js";

@@ -17,7 +17,7 @@ export function checkpointTable(current, checkpoints) {
     const names = await servedNames();
     for (const [one, box] of served) replace(box, namesFor(names, one));
   };
-  drawNames().catch(() => {}); // Only what is written beside the references.
+  drawNames().catch(() => {}); // Only the names next to the references.
   return scroll("Checkpoints", h("table", null,
     h("thead", null, h("tr", null, ["Step", "Agent", "Reference", "Files", canAct() ? "Begin with it" : ""].map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", null, [...checkpoints].reverse().map((point) => h("tr", null,

@@ -1,4 +1,4 @@
-// One episode: what was said beside the tokens that were it, turn by turn; colors say what each token is.
+// One episode, turn by turn: the text next to its tokens; colors say what each token is.
 
 import { get, job } from "./api.js";
 import { branching } from "./branch.js";
@@ -184,7 +184,7 @@ class Axis {
         continue;
       }
       let end = at + 1;
-      // Tokens that nobody sampled differ in nothing: one element for all of them.
+      // Tokens that were not sampled are all alike: one element for all of them.
       if (!loss_mask[at]) while (end < part.to && !loss_mask[end] && !images.some((one) => one.start === end)) end += 1;
       const span = h("span", { class: "token", "data-at": at, "data-segment": part.segment }, texts.slice(at, end).join("") || "·");
       spans.push({ span, at, segment: part.segment, sampled: loss_mask[at], turn: part.turn, ids: token_ids.slice(at, end) });

@@ -48,7 +48,7 @@ function loaded(one, memory) {
 }
 
 function shares(one, mine) {
-  if (!one?.shares.length) return h("span", { class: "quiet" }, "nobody runs or waits");
+  if (!one?.shares.length) return h("span", { class: "quiet" }, "no tenant runs or waits");
   const who = (name) => (name === "" ? "others" : name === mine ? "you" : name);
   return [one.shares.map((share) => h("div", null, `${who(share.tenant_id)}: ${counted(share.running, "slot")}`, share.waiting ? h("span", { class: "quiet" }, `, ${whole(share.waiting)} waiting`) : null)),
     one.most_of_one === null ? null : h("div", { class: "quiet small" }, `one tenant: at most ${whole(one.most_of_one)}`)];

@@ -19,7 +19,7 @@ export async function show(main, jobId, like) {
     h("div", { class: "toolbar" }, steps),
     columns);
   const at = await played(jobId, like);
-  if (!at.size) return replace(steps, "This episode is not stored, or nobody acted in it.");
+  if (!at.size) return replace(steps, "This episode is not stored, or no seat acted in it.");
   const there = [...at.keys()].sort((a, b) => a - b), asked = new URLSearchParams(location.search);
   const choice = (name, otherwise) => {
     const label = (step) => `${whole(step)} (${means(at.get(step))})`;

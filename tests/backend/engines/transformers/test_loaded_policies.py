@@ -144,7 +144,7 @@ def test_keeps_nothing_of_a_retired_policy_that_was_used_last(policies, kind):
     used = weakref.ref(next(iter(policy.table)))
     policies.leave(policy)
     policies.retire("job")
-    policies.let_go_of_gone()
+    policies.free_retired()
     assert used() is None
 
 

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.remote.imported import imported, refuse_while_imported
+from tinkergym.remote.import_guard import imported, refuse_while_imported
 
 
 def test_starts_no_job_while_a_command_imports_a_module():

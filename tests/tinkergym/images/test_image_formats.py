@@ -11,7 +11,7 @@ from PIL import Image, PngImagePlugin
 
 from benchmarks.hostile_images import files, png, progressive
 from tinkergym.errors import InvalidImageError
-from tinkergym.images.containers import MOST_BLOCKS, MOST_SCANS, essential
+from tinkergym.images.image_formats import MOST_BLOCKS, MOST_SCANS, essential
 from tinkergym.images.stored_images import check_image, opened
 
 ROOT = Path(__file__).parents[3]

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from backend.engines.vllm.collected import Collected
+from backend.engines.vllm.collected_outputs import Collected
 
 MESSAGE = {"stop_strings": [], "stop": [], "structured": None}
 

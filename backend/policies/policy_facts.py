@@ -21,7 +21,7 @@ MOST_COMPARED = 2
 pass."""
 
 
-class PolicyWitness:
+class PolicyFacts:
     """Records publishes, comparisons and the first change of one policy in one attempt."""
 
     def __init__(self, agent: str, attempt: int) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from backend.compute.weights import PolicyWeights
 from backend.engines.protocol import BASE_POLICY, SamplingEngine
-from backend.policies.in_use import Answering, PoliciesInUse
+from backend.policies.policies_in_use import Answering, PoliciesInUse
 from tinkergym.agent.sampler import Deliver
 from tinkergym.errors import (
     InvalidRequestError,

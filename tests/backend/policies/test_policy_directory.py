@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from backend.compute.weights import AdapterWeights
-from backend.policies.directory import PolicyDirectory, StoredPolicy
+from backend.policies.policy_directory import PolicyDirectory, StoredPolicy
 from tinkergym.errors import (
     InvalidRequestError,
     NotFoundError,

@@ -1,4 +1,4 @@
-from backend.episodes.captured import CapturedTokens
+from backend.episodes.captured_tokens import CapturedTokens
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.testing.made_up_episodes import one_turn_episode

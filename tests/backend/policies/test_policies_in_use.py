@@ -1,4 +1,4 @@
-from backend.policies.in_use import PoliciesInUse
+from backend.policies.policies_in_use import PoliciesInUse
 from tinkergym.schema.sampling import Completion, SampleRequest
 
 
