@@ -131,12 +131,24 @@ class Placed:
 class NotPlaced:
     """Why a model has no place."""
 
-    reason: str
-    """What it needs and what there is, with numbers and without a colon."""
+    needs: str = ""
+    """What it needs, with numbers; empty if it lacks something else. No part has a colon."""
+    largest: str = ""
+    """What the largest node or GPU has of that."""
+    others: tuple[str, ...] = ()
+    """What else there is."""
     forever: bool
     """Whether it had none on these nodes even if nothing else ran there."""
     holders: tuple[tuple[str, int], ...] = ()
     """(name, GPUs) of the placed models on nodes that it could use."""
+
+    @property
+    def reason(self) -> str:
+        """Everything in one sentence."""
+        needs = (f"needs {self.needs}",) if self.needs else ()
+        free = "" if self.forever else " free"
+        largest = (f"the largest{free} has {self.largest}",) if self.largest else ()
+        return ", ".join((*needs, *largest, *self.others))
 
 
 @dataclass(slots=True)

@@ -64,12 +64,12 @@ def plan(
         else:
             alone = _place(rooms_of(machines), wish)
             if isinstance(alone, NotPlaced) and (alone.forever or not _may_get_gpus(machines, wish)):
-                placed = NotPlaced(reason=alone.reason.replace("largest free", "largest"), forever=True)
+                placed = replace(alone, forever=True)
             else:
                 kept_back = keeps and isinstance(_place(rooms_of(machines, running), wish), Placed)
-                also = ", what else is free is kept for a model that waits longer" if kept_back else ""
+                also = ("what else is free is kept for a model that waits longer",) if kept_back else ()
                 holders = _holders(running, wish, rooms)
-                placed = NotPlaced(reason=placed.reason + also, forever=False, holders=holders)
+                placed = replace(placed, others=placed.others + also, forever=False, holders=holders)
                 if wish.name in passed_long:
                     others = [one for one in held if one.name in stays]
                     keeps |= _keep_room(rooms, rooms_of(machines, others), wish)

@@ -17,11 +17,10 @@ def no_label(wish: Wish, rooms: Iterable[NodeRoom]) -> NotPlaced:
     wanted = ", ".join(f"{name}={value}" for name, value in wish.placement.labels.items())
     there = sorted({f"{name}={value}" for room in rooms for name, value in room.machine.labels.items()})
     if not wanted:
-        return NotPlaced(reason="there is no node that can be used", forever=True)
+        return NotPlaced(others=("there is no node that can be used",), forever=True)
     has = f"the nodes have {', '.join(there[:8])}" if there else "the nodes have no labels"
-    return NotPlaced(
-        reason=f"no node has the labels {wanted} ({_setting(wish, 'labels')}), {has}", forever=True
-    )
+    lacks = f"no node has the labels {wanted} ({_setting(wish, 'labels')})"
+    return NotPlaced(others=(lacks, has), forever=True)
 
 
 def no_heads(wish: Wish) -> NotPlaced:
@@ -32,30 +31,27 @@ def no_heads(wish: Wish) -> NotPlaced:
         f"{_setting(wish, 'tensor_parallel')}={wish.placement.tensor_parallel} does not divide the model's "
         f"{heads} attention heads and {keys} key-value heads"
     )
-    return NotPlaced(reason=reason, forever=True)
+    return NotPlaced(others=(reason,), forever=True)
 
 
 def no_processors(wish: Wish, rooms: Sequence[NodeRoom]) -> NotPlaced:
     """No node has the CPUs or the memory."""
     ranks, engines = wish.placement.learner.ranks or 1, wish.placement.engines or 1
     cpus = wish.cpus + (wish.rank_cpus if ranks > 1 else 0.0)
-    needs = f"needs {cpus:g} CPUs and {_gb(wish.memory_bytes)} on one node"
+    needs = f"{cpus:g} CPUs and {_gb(wish.memory_bytes)} on one node"
     further = ranks - 1 + engines - 1
     also = f", {wish.env_worker_cpus:g} CPUs for environment workers" if wish.env_worker_cpus else ""
     also += f", {wish.rank_cpus:g} CPUs and {_gb(wish.memory_bytes)} {further} times more" if further else ""
     most = max(rooms, key=lambda room: (room.cpus, room.memory_bytes))
     has = f"{_number(most.cpus)} CPUs and {_gb(most.memory_bytes)}"
-    return NotPlaced(reason=f"{needs}{also}, the largest free has {has}", forever=False)
+    return NotPlaced(needs=needs + also, largest=has, forever=False)
 
 
 def others_hold(wish: Wish, machines: Sequence[Machine]) -> NotPlaced:
     """Other programs have all GPUs of these nodes. The CPUs would do, but not as fast as was meant."""
     others = sum(machine.gpus_of_others for machine in machines)
-    reason = (
-        f"needs {_gpus(wish.placement.gpus or 1)}, other programs hold the nodes' {_gpus(others)} "
-        f"({_setting(wish, 'gpus')}=0 means CPUs)"
-    )
-    return NotPlaced(reason=reason, forever=False)
+    hold = f"other programs hold the nodes' {_gpus(others)} ({_setting(wish, 'gpus')}=0 means CPUs)"
+    return NotPlaced(needs=_gpus(wish.placement.gpus or 1), others=(hold,), forever=False)
 
 
 def too_few_gpus(wish: Wish, rooms: Sequence[NodeRoom], layouts: Sequence[Layout]) -> NotPlaced:
@@ -67,12 +63,10 @@ def too_few_gpus(wish: Wish, rooms: Sequence[NodeRoom], layouts: Sequence[Layout
         layouts: What was tried with fewest GPUs, for each size of an engine.
     """
     if not any(room.gpus for room in rooms):
-        return NotPlaced(
-            reason=f"needs {_gpus(wish.placement.gpus or 1)} ({_setting(wish, 'gpus')}), no node has one",
-            forever=True,
-        )
+        needs = f"{_gpus(wish.placement.gpus or 1)} ({_setting(wish, 'gpus')})"
+        return NotPlaced(needs=needs, others=("no node has one",), forever=True)
     others = sum(room.machine.gpus_of_others for room in rooms)
-    also = f", other programs hold {_gpus(others)}" if others else ""
+    also = (f"other programs hold {_gpus(others)}",) if others else ()
     largest = max(usable_bytes(gpu) for room in rooms for gpu in room.machine.gpus)
     possible = [
         each for each in layouts if max(each.chunk_bytes, each.single_bytes if each.singles else 0) <= largest
@@ -84,17 +78,16 @@ def too_few_gpus(wish: Wish, rooms: Sequence[NodeRoom], layouts: Sequence[Layout
     free = max(len(room.fitting(needed)) for room in rooms)
     each = f"with {_gb(needed)} free"
     if least.tensor_parallel > 1 and free < least.tensor_parallel:
-        reason = f"needs {_gpus(least.tensor_parallel)} {each} on one node, the largest free has {free}"
-    elif least.gpus == 1:
+        needs = f"{_gpus(least.tensor_parallel)} {each} on one node"
+        return NotPlaced(needs=needs, largest=str(free), others=also, forever=False)
+    if least.gpus == 1:
         most = max(max(room.gpus) for room in rooms if room.gpus)
-        reason = f"needs 1 GPU {each}, the largest free has {_gb(max(most, 0))}"
-    else:
-        total = sum(len(room.fitting(needed)) for room in rooms)
-        needs = f"needs {_gpus(least.gpus)} {each}{_wished(wish)}"
-        reason = f"{needs}, {total} of {sum(len(r.gpus) for r in rooms)} have it"
-        if least.tensor_parallel > 1:
-            reason += f", in groups of {least.tensor_parallel} on one node"
-    return NotPlaced(reason=reason + also, forever=False)
+        return NotPlaced(needs=f"1 GPU {each}", largest=_gb(max(most, 0)), others=also, forever=False)
+    total = sum(len(room.fitting(needed)) for room in rooms)
+    have = f"{total} of {sum(len(r.gpus) for r in rooms)} have it"
+    together = (f"in groups of {least.tensor_parallel} on one node",) if least.tensor_parallel > 1 else ()
+    needs = f"{_gpus(least.gpus)} {each}{_wished(wish)}"
+    return NotPlaced(needs=needs, others=(have, *together, *also), forever=False)
 
 
 def _too_large(layout: Layout, largest: int) -> NotPlaced:
@@ -102,11 +95,11 @@ def _too_large(layout: Layout, largest: int) -> NotPlaced:
     resident = layout.learner.total
     what = "its learner" if resident > largest or layout.together else "its engine"
     needed = max(layout.chunk_bytes, layout.single_bytes)
-    reason = (
-        f"needs {_gb(needed)} of one GPU ({what} {_gb(resident)}, an engine over "
-        f"{_gpus(layout.tensor_parallel)} {_gb(engine)} each), the largest has {_gb(largest)} for models"
+    needs = (
+        f"{_gb(needed)} of one GPU ({what} {_gb(resident)}, an engine over "
+        f"{_gpus(layout.tensor_parallel)} {_gb(engine)} each)"
     )
-    return NotPlaced(reason=reason, forever=True)
+    return NotPlaced(needs=needs, largest=f"{_gb(largest)} for models", forever=True)
 
 
 def _wished(wish: Wish) -> str:

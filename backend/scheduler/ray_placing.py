@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from backend.admission.model_wishes import impossible_on, own_machine, wish_of
@@ -230,8 +230,7 @@ class Placing:
             pool = self._wanted[pool_id]
             if isinstance(found, NotPlaced):
                 known = self._own_gpus is not None or not pool.wish.placement.gpus
-                why = replace(found, forever=found.forever and known)
-                pool.reason = why_unplaced(why, nodes=machines, refusals=refusals)
+                pool.reason = why_unplaced(found, nodes=machines, refusals=refusals, all_known=known)
                 continue
             not_yet = why_unplaced(None, nodes=machines, refusals=refusals)
             pool.reason = not_yet if pool_id in not_given else None

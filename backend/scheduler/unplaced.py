@@ -27,26 +27,27 @@ class Unplaced:
     """(pool, GPUs): those that are on nodes it could use."""
 
 
-def why_unplaced(found: NotPlaced | None, *, nodes: Collection[object], refusals: str) -> Unplaced:
+def why_unplaced(
+    found: NotPlaced | None, *, nodes: Collection[object], refusals: str, all_known: bool = True
+) -> Unplaced:
     """Return why a pool has no place.
 
     Args:
         found: What the plan says; None if Ray has not given what was planned, because others use it.
         nodes: The nodes that may be used.
         refusals: Which nodes may not, and why.
+        all_known: Whether the plan knew all that the nodes have; else nothing is forever.
     """
     also = f"; {refusals}" if refusals else ""
     if not nodes:
         return Unplaced(f"{NO_PLACE}, no node of the Ray cluster can be used{also or ' yet'}", False)
     if found is None:
         return Unplaced(f"{NO_PLACE}, others use the cluster's CPUs or memory at the moment{also}", True)
-    ever = " ever on these nodes" if found.forever else " yet"
-    reason = (
-        f"{NO_PLACE}{ever}, it {found.reason}"
-        if found.reason.startswith("needs")
-        else (f"{NO_PLACE}{ever}, {found.reason}")
-    )
-    return Unplaced(reason + also, not found.forever, found.forever, found.holders)
+    forever = found.forever and all_known
+    ever = " ever on these nodes" if forever else " yet"
+    it = "it " if found.needs else ""
+    reason = f"{NO_PLACE}{ever}, {it}{found.reason}{also}"
+    return Unplaced(reason, not forever, forever, found.holders)
 
 
 def with_own_jobs(unplaced: Unplaced, jobs: Mapping[str, Sequence[str]]) -> str:

@@ -11,9 +11,9 @@ REFUSED = "10.0.0.7 is not used (torch 2.1 there, 2.2 here)"
 @pytest.mark.parametrize(
     ("found", "nodes", "may_change"),
     [
-        (NotPlaced(reason="needs 4 GPUs on one node, the largest has 2", forever=True), ["a"], False),
-        (NotPlaced(reason="needs 4 GPUs on one node, the largest free has 2", forever=False), ["a"], True),
-        (NotPlaced(reason="no node has the labels zone=b", forever=True), ["a"], False),
+        (NotPlaced(needs="4 GPUs on one node", largest="2", forever=True), ["a"], False),
+        (NotPlaced(needs="4 GPUs on one node", largest="2", forever=False), ["a"], True),
+        (NotPlaced(others=("no node has the labels zone=b",), forever=True), ["a"], False),
         (None, ["a"], True),
         (None, [], False),
     ],
