@@ -45,7 +45,7 @@ def show_facts(request: Request, tenant: Tenant, job_id: str) -> Response:
     job = tenant.get_job(job_id)
     steps = _read(StepFacts, tenant.facts(job_id, "step"))
     found = RunFacts(
-        job=shown.job(job),
+        job=shown.recorded(job),
         service_version=__version__,
         made_at=parts.clock(),
         attempts=_read(AttemptFacts, tenant.facts(job_id, "attempt")),

@@ -42,16 +42,20 @@ class Shown:
     """None hides nothing."""
 
     def job(self, view: JobView) -> JobView:
-        """Return a job."""
+        """Return a job. While nothing can be recorded of it, its reason says so."""
+        shown = self.recorded(view)
+        if view.state.final or not (trouble := disk_trouble(self.config)):
+            return shown
+        reason = f"the service's disk {trouble}, so the job cannot continue; the operator must help"
+        return shown.model_copy(update={"reason": reason})
+
+    def recorded(self, view: JobView) -> JobView:
+        """Return a job as its events have it."""
         cost = self.config.prices.cost(view.used_seconds, view.used_tokens)
         changes: dict[str, object] = {"cost": cost}
-        reason = view.reason
-        if not view.state.final and (trouble := disk_trouble(self.config)):
-            reason = f"the service's disk {trouble}, so the job cannot continue; the operator must help"
         if self.hide is not None:
-            reason = self.hide.hidden_in(reason)
-            changes["error"] = self._error(view.error)
-        return view.model_copy(update=changes | {"reason": reason})
+            changes |= {"reason": self.hide.hidden_in(view.reason), "error": self._error(view.error)}
+        return view.model_copy(update=changes)
 
     def summary(self, job: JobSummary) -> JobSummary:
         """Return a job in brief."""

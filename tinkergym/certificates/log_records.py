@@ -60,8 +60,7 @@ def _job(job: JobView, log: EventLog) -> Iterator[str]:
         return
     if (job.state, job.error) != (states[-1].state, states[-1].error):
         yield f"its last state is {states[-1].state}, that of the job {job.state}"
-    # While the disk is full or read-only, the service says so instead.
-    if job.reason != states[-1].reason and (job.state.final or "service's disk" not in job.reason):
+    if job.reason != states[-1].reason:
         yield "the reason of the job's last state is another"
     if job.attempt != max(body.attempt for body in states):
         yield f"the job has had {job.attempt} attempts, but its log records another number"

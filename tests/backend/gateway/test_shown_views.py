@@ -73,6 +73,8 @@ def test_names_a_disk_that_takes_nothing_in_job(client, spec, monkeypatch, disk,
     job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
     disk(monkeypatch)
     assert text in client.get(f"/v1/jobs/{job_id}").json()["reason"]
+    # A certificate's facts agree with its events.
+    assert client.get(f"/v1/jobs/{job_id}/facts").json()["facts"]["job"]["reason"] == ""
     # All else seems silent: nothing can record its heartbeat.
     assert client.get("/v1/health").json()["waiting_for"] == ["disk"]
     monkeypatch.undo()
