@@ -142,7 +142,7 @@ def overdue_text(host: Host, call: str, limit_seconds: float) -> str:
     """Say which call did not return, with the stack of where it hangs if the host knows it."""
     where = host.where().rstrip()
     text = f"{call} did not return within {limit_seconds} s"
-    return f"{text}; it is here:\n{where}" if where else text
+    return f"{text}\nit is here:\n{where}" if where else text
 
 
 def late_text(call: str, seconds: float, limit_seconds: float) -> str:

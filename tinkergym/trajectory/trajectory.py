@@ -98,8 +98,8 @@ REASON_COMES_FIRST = frozenset(
         StopReason.GAME_TIMEOUT,
     }
 )
-"""Their errors begin with the reason, and may continue with the location. Other errors are tracebacks, which
-end with it."""
+"""The first line of their errors is the reason; the others are the location. Other errors are tracebacks,
+whose last line it is."""
 
 
 def reason_line(stop_reason: str, error: str) -> str:
@@ -109,10 +109,7 @@ def reason_line(stop_reason: str, error: str) -> str:
         stop_reason: The episode's.
         error: Its text.
     """
-    first, *others = error.strip().split("\n")
-    if others and stop_reason not in REASON_COMES_FIRST:
-        return others[-1]
-    return first.removesuffix("; it is here:")
+    return error.strip().split("\n")[0 if stop_reason in REASON_COMES_FIRST else -1]
 
 
 MOST_TOKENS = 2**20

@@ -79,7 +79,7 @@ def test_fails_job_with_too_many_failed_episodes_and_names_them(jobs):
     [
         (
             StopReason.ENVIRONMENT_TIMEOUT,
-            "step did not return within 1.0 s; it is here:\n  File 'env.py'\n    time.sleep(9)",
+            "step did not return within 1.0 s\nit is here:\n  File 'env.py'\n    time.sleep(9)",
             "step did not return within 1.0 s",
             "raise limits.step_timeout_seconds",
         ),

@@ -107,7 +107,7 @@ def test_tells_each_kind_of_failure_once_with_commonest_first():
     assert {warning.name for warning in warnings} == {"environment_error"}
 
 
-HUNG = "step did not return within {} s; it is here:\n  File 'env.py', line {}, in step\n    time.sleep(9)\n"
+HUNG = "step did not return within {} s\nit is here:\n  File 'env.py', line {}, in step\n    time.sleep(9)\n"
 
 
 def test_knows_timeout_by_its_first_line_which_an_event_keeps():
