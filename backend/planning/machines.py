@@ -132,7 +132,7 @@ class NotPlaced:
     """Why a model has no place."""
 
     needs: str = ""
-    """What it needs, with numbers; empty if it lacks something else. No part has a colon."""
+    """What it needs, with numbers; empty if it lacks something else."""
     largest: str = ""
     """What the largest node or GPU has of that."""
     others: tuple[str, ...] = ()

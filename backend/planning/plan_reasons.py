@@ -1,7 +1,4 @@
-"""Why a model has no place, with numbers, and which setting would change that.
-
-No reason has a colon: in a job's reason, what follows one is why the job is queued.
-"""
+"""Why a model has no place, with numbers, and which setting would change that."""
 
 from __future__ import annotations
 

@@ -41,7 +41,10 @@ class Placements:
         self._store, self._workers, self._config, self._pools = store, workers, config, pools
         self._placed: dict[str, _Placement] = {}
         self._no_room_beside: dict[str, str] = {}
-        """Jobs whose other base models wait for memory, and the reason shown to their tenants."""
+        """Jobs whose other base models wait for memory, and the reason shown to their tenants. It stays, as
+        the memory used at the moment changes constantly; that of models too."""
+        self._no_room: dict[str, str] = {}
+        self._why_queued: dict[QueueGroup, str] = {}
 
     def place(
         self,
@@ -94,14 +97,14 @@ class Placements:
             )
             if job.job_id not in self._placed
         ]
-        # Found anew in each tick: what is stated here is shown to tenants.
-        self._no_room_beside = {}
+        before, self._no_room_beside = self._no_room_beside, {}
         for job in next_jobs(waiting, free_slots=free, running_by_tenant=by_tenant, tenant_slots=own):
             first = may_end and not self._no_room_beside
             if job.other_models and (
                 all_wait or not self._pools.make_room(job.other_models, now, may_end=first)
             ):
-                self._no_room_beside[job.job_id] = self._pools.why_no_room(*job.other_models)
+                why = before.get(job.job_id) or self._pools.why_no_room(*job.other_models)
+                self._no_room_beside[job.job_id] = why
                 continue
             pool_id = min(ready[job.model], key=lambda one: by_pool[one])
             by_pool[pool_id] += 1
@@ -113,6 +116,13 @@ class Placements:
         models, by_model = self._pools.models, defaultdict[str, list[HeldJob]](list)
         for job in held:
             by_model[models.get(job.worker_id, "")].append(job)
+        self._no_room = {
+            model: self._no_room.get(model) or self._pools.why_no_room(model) for model in starts.without_room
+        }
+        known = self._why_queued
+        self._why_queued = {
+            group: known[group] if group in known else self._store.why_queued(group) for group in queue
+        }
         sight = QueueSight(
             config=self._config,
             ready={model: len(own) for model, own in self._pools.ready.items()},
@@ -120,16 +130,15 @@ class Placements:
             coming=Counter(placement.job.model for placement in self._placed.values()),
             own=self._tenant_slots(queue, held) if queue else {},
             failed_starts=starts.failures,
-            without_room=starts.without_room,
-            why_no_room=self._pools.why_no_room,
-            without_room_beside=self._no_room_beside,
+            without_room=self._no_room,
             without_place=self._pools.without_place,
+            why_queued=self._why_queued,
         )
         told: defaultdict[str, list[str]] = defaultdict(list)
-        for job_id in self._no_room_beside:
+        for job_id, why in self._no_room_beside.items():
             for queued in self._store.queued_jobs(job_id=job_id):
-                if (reason := sight.reason_beside(queued)[:MOST_QUEUE_REASON]) != queued.reason:
-                    told[reason].append(queued.job_id)
+                if (reason := why[:MOST_QUEUE_REASON]) != queued.reason:
+                    told[reason].append(job_id)
         apart = self._placed.keys() | self._no_room_beside.keys()
         for group in queue:
             reason = sight.reason(group)[:MOST_QUEUE_REASON]

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from backend.config import ServiceConfig
-from backend.scheduler.room import MEMORY_TAKEN
-from backend.scheduler.unplaced import NO_PLACE, Unplaced, with_own_jobs
-from backend.store.store import HeldJob, QueuedJob, QueueGroup
+from backend.scheduler.unplaced import Unplaced, with_own_jobs
+from backend.store.store import HeldJob, QueueGroup
 from tinkergym.schema.events import JobState
 
 START_ATTEMPTS = 3
 """Pools of one model that may die in a row before they are ready, until its jobs fail."""
-_LOADING = "loading the model"
-"""The beginning of a reason while the pool of the job's model starts."""
-_PLACES_TAKEN = "are taken (jobs_per_pool)"
-_MAY_HAVE = "may have (jobs_per_tenant)"
-_PASSING = (_PLACES_TAKEN, _MAY_HAVE, MEMORY_TAKEN)
-"""Parts of a reason about slots or memory, which is removed when there are some."""
 _MOST_NAMED = 4
 """Jobs listed in a reason."""
 
@@ -39,35 +32,29 @@ class QueueSight:
     """How many more jobs each tenant may start on each model; empty if there is no limit."""
     failed_starts: Counter[str]
     """Pools of each model that died in a row before they were ready."""
-    without_room: Collection[str]
-    """Models that wait for memory."""
-    why_no_room: Callable[[str], str]
+    without_room: Mapping[str, str]
+    """Why models wait for memory."""
     without_place: Mapping[str, Unplaced]
     """Why models whose pool was asked for have no place; the holders are models."""
-    without_room_beside: Mapping[str, str]
-    """Why the other base models of a job have no room, by job."""
-
-    def reason_beside(self, job: QueuedJob) -> str:
-        """Return why one of the jobs `without_room_beside` waits."""
-        return job.reason if MEMORY_TAKEN in job.reason else self.without_room_beside[job.job_id]
+    why_queued: Mapping[QueueGroup, str]
+    """Why the oldest job of each group entered the queue."""
 
     def reason(self, job: QueueGroup) -> str:
-        """Return why all other jobs of a group wait; their present reason if that still holds."""
+        """Return why the jobs of a group wait; nothing else if they are about to start."""
         if job.model in self.without_room:
-            # The memory used at the moment changes constantly.
-            return job.reason if MEMORY_TAKEN in job.reason else self.why_no_room(job.model)
+            return self.without_room[job.model]
         if job.model not in self.ready:
             return self._loading(job)
         if len(self.held.get(job.model, ())) + self.coming[job.model] >= self._slots(job.model):
             return self._full(job)
         if self.own.get((job.tenant_id, job.model), 1) < 1:
-            return f"your jobs have all slots of {job.model!r} that one tenant {_MAY_HAVE}"
-        return "" if any(past in job.reason for past in (_LOADING, NO_PLACE, *_PASSING)) else job.reason
+            return f"your jobs have all slots of {job.model!r} that one tenant may have (jobs_per_tenant)"
+        return job.reason if job.reason == self.why_queued[job] else ""
 
     def _loading(self, queued: QueueGroup) -> str:
         failures = self.failed_starts[queued.model]
         attempt = f", attempt {failures + 1} of {START_ATTEMPTS}" if failures else ""
-        now = f"{_LOADING} {queued.model!r}{attempt}"
+        now = f"loading the model {queued.model!r}{attempt}"
         if (unplaced := self.without_place.get(queued.model)) is not None:
             yours = {
                 model: [job.job_id for job in held if job.tenant_id == queued.tenant_id]
@@ -75,11 +62,9 @@ class QueueSight:
             }
             now = with_own_jobs(unplaced, yours)
         # Why it is queued comes last: a reason that begins with a worker's death is counted as one.
-        waited = _LOADING in queued.reason or NO_PLACE in queued.reason
-        before = queued.reason.partition(": ")[2] if waited else queued.reason
-        if any(past in before for past in _PASSING):
-            before = ""
-        return now + (f": {before}" if before else "")
+        # Jobs that read the same of slots or memory may have entered it for several reasons.
+        before = self.why_queued[queued]
+        return f"{now}: {before}" if before and queued.reason.endswith(before) else now
 
     def _slots(self, model: str) -> int:
         return self.config.jobs_per_pool * self.ready[model]
@@ -88,7 +73,7 @@ class QueueSight:
         """Say that all slots are taken, and which by the tenant's own jobs whose client is silent."""
         held, slots = self.held.get(queued.model, ()), self._slots(queued.model)
         taken = len(held) + self.coming[queued.model]
-        reason = f"{taken} of {slots} slots of {queued.model!r} {_PLACES_TAKEN}"
+        reason = f"{taken} of {slots} slots of {queued.model!r} are taken (jobs_per_pool)"
         silent = [job for job in held if job.state is JobState.WAITING_FOR_CLIENT]
         if not silent:
             return reason

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 from backend.catalog.tensor_files import expected_bytes
 
-MEMORY_TAKEN = "GB that pools_memory allows"
-"""What a reason holds that speaks of memory."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolMemory:
@@ -87,6 +84,6 @@ class MemoryBudget:
         """Return why one or several models wait for memory."""
         return (
             f"{model!r} waits for memory: the loaded models have {used_bytes / 1e9:.1f} of "
-            f"{self.budget / 1e9:.1f} {MEMORY_TAKEN}, it needs about {needed / 1e9:.1f}, and "
+            f"{self.budget / 1e9:.1f} GB that pools_memory allows, it needs about {needed / 1e9:.1f}, and "
             "those that could be unloaded are in use or make room for one that waits longer"
         )

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from backend.planning.machines import NotPlaced
 
 NO_PLACE = "no place for the model"
-"""How a reason begins that speaks of places. None has a colon: what follows one is why a job is queued."""
 
 _MOST_NAMED = 4
 """The jobs that a reason names."""

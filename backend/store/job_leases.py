@@ -75,6 +75,18 @@ class JobLeaseStore:
             groups = [QueueGroup(**row._mapping) for row in rows]
         return sorted(groups, key=lambda group: group.oldest)
 
+    def why_queued(self, group: QueueGroup) -> str:
+        """Return why the oldest job of a group entered the queue; what it waited for since is left out."""
+        reason = ""
+        query = select(events.c.body).join(jobs).where(jobs.c.number == group.oldest)
+        states = query.where(events.c.body.startswith('{"type":"state"')).order_by(events.c.seq.desc())
+        with self._db.read() as connection:
+            for body in map(BODY.validate_json, connection.scalars(states)):
+                if not (isinstance(body, StateEvent) and body.state is JobState.QUEUED):
+                    break
+                reason = body.reason
+        return reason
+
     def queued_jobs(self, *, limit: int | None = None, **of: str) -> list[QueuedJob]:
         """Return jobs that wait for a worker, oldest first.
 

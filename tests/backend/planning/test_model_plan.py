@@ -239,7 +239,6 @@ def test_never_plans_gpu_processor_or_engine_twice(cluster, given):
             assert all(part.gpu_bytes <= claims[part.node_id, gpu] for gpu in part.gpus)
     for each in found.values():
         if isinstance(each, NotPlaced):
-            assert ":" not in each.reason
             assert any(letter.isdigit() for letter in each.reason)
 
 

@@ -126,6 +126,13 @@ def test_keeps_why_a_job_waits_for_a_full_cluster(world):
     world.scheduler.tick()
     reason = "the Ray cluster is full: its worker died; resumes from the last checkpoint"
     assert world.service.job(job_id).reason == reason
+    # The next scheduler knows the same.
+    world.workers.found = [Running(kind="pool", pool_id=pool_id, worker_id=pool_id, model="nano")]
+    world.new_scheduler()
+    world.workers.without_place = {}
+    world.scheduler.tick()
+    loading = "loading the model 'nano': its worker died; resumes from the last checkpoint"
+    assert world.service.job(job_id).reason == loading
 
 
 @pytest.mark.parametrize("address", ["", "10.0.0.5:6379"])

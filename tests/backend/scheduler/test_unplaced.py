@@ -18,12 +18,11 @@ REFUSED = "10.0.0.7 is not used (torch 2.1 there, 2.2 here)"
         (None, [], False),
     ],
 )
-def test_says_without_a_colon_why_a_model_has_no_place(found, nodes, may_change):
+def test_says_why_a_model_has_no_place(found, nodes, may_change):
     why = why_unplaced(found, nodes=nodes, refusals=REFUSED)
     assert why.may_change is may_change
     assert NO_PLACE in why.reason
     assert "10.0.0.7 is not used" in why.reason
-    assert ":" not in why.reason
 
 
 def test_names_jobs_of_the_reader_that_hold_gpus():
