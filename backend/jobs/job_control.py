@@ -107,9 +107,9 @@ class JobControl:
         self._wake()
 
 
-RANK_LOST = "a rank of the learner was lost"
-NOT_TAKEN_UP = "its worker could not take it up"
-UNAVAILABLE = "a part of the service was not available"
+RANK_LOST = "a rank of the learner was lost; resumes from the last checkpoint"
+NOT_TAKEN_UP = "its worker could not take it up; resumes from the last checkpoint"
+UNAVAILABLE = "a part of the service was not available; resumes from the last checkpoint"
 
 _MOST_ATTEMPTS = {RANK_LOST: 3, NOT_TAKEN_UP: 3, UNAVAILABLE: 5}
 """After this many attempts without a new step in between, the job itself is considered the cause."""
@@ -131,4 +131,4 @@ def begin_again(store: ServiceStore, lease: JobLease, why: str, error: TinkerGym
     if attempts >= _MOST_ATTEMPTS[why]:
         store.set_state(lease, JobState.FAILED, str(error), ErrorView.model_validate(error.to_wire()))
     else:
-        store.release(lease, f"{why}; resumes from the last checkpoint")
+        store.release(lease, why)

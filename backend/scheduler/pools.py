@@ -21,8 +21,8 @@ from tinkergym.schema.events import ErrorView, JobState
 
 _log = logging.getLogger(__name__)
 
-DIED = "its worker died"
-_SILENT = "its worker fell silent"
+DIED = "its worker died; resumes from the last checkpoint"
+_SILENT = "its worker fell silent; resumes from the last checkpoint"
 _MOST_DEATHS = 5
 """Workers that may die of a job, or hang, without a finished step in between."""
 
@@ -114,7 +114,9 @@ class Pools:
             self._by_id[process.pool_id] = pool
         for pool_id, record in known.items():
             self._note_lost(record.model, now)
-            _remove_and_requeue(self._store, pool_id, "the service was restarted")
+            _remove_and_requeue(
+                self._store, pool_id, "the service was restarted; resumes from the last checkpoint"
+            )
 
     def start(self, model: str, now: float) -> None:
         """Start a pool of a model."""
@@ -280,7 +282,7 @@ class Pools:
         pool = self._by_id[pool_id]
         _log.info("pool %s of %s %s", pool_id, pool.model, why)
         self._workers.end_pool(pool_id)
-        _remove_and_requeue(self._store, pool_id, "its worker was ended")
+        _remove_and_requeue(self._store, pool_id, "its worker was ended; resumes from the last checkpoint")
         self.remove(pool_id)
 
     def _note_lost(self, model: str, now: float) -> None:
@@ -316,7 +318,7 @@ def _remove_and_requeue(store: ServiceStore, pool_id: str, reason: str) -> None:
     url = store.remove_pool(pool_id)
     if url is not None:
         worker_url.remove(url)  # If it ran on this machine and was killed, it left its socket behind.
-    for job_id in store.requeue_jobs_of(pool_id, f"{reason}; resumes from the last checkpoint"):
+    for job_id in store.requeue_jobs_of(pool_id, reason):
         _fail_if_deadly(store, job_id)
 
 

@@ -61,7 +61,6 @@ class QueueSight:
                 for model, held in self.held.items()
             }
             now = with_own_jobs(unplaced, yours)
-        # Why it is queued comes last: a reason that begins with a worker's death is counted as one.
         # Jobs that read the same of slots or memory may have entered it for several reasons.
         before = self.why_queued[queued]
         return f"{now}: {before}" if before and queued.reason.endswith(before) else now

@@ -298,7 +298,7 @@ class JobLeaseStore:
         return queued
 
     def deaths_since_step(self, job_id: str, *reasons: str) -> int:
-        """Return how often the job was requeued for a reason with this prefix since it last made progress.
+        """Return how often the job was requeued for one of these reasons since it last made progress.
 
         Repeating a step after a death is not progress. A policy trained by calls has no steps; its
         checkpoints are numbered by calls.
@@ -310,7 +310,7 @@ class JobLeaseStore:
                 if isinstance(body, StepEvent | CheckpointEvent) and body.step > furthest:
                     deaths, furthest = 0, body.step
                 if isinstance(body, StateEvent) and body.state is JobState.QUEUED:
-                    deaths += body.reason.startswith(reasons)
+                    deaths += body.reason in reasons
         return deaths
 
     def held_jobs(self) -> list[HeldJob]:
