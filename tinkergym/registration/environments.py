@@ -165,7 +165,7 @@ def _argument_hint(error: BaseException, id: str, kwargs: dict[str, Any]) -> str
 def _name_environment(error: TinkerGymError, id: str) -> None:  # noqa: A002 - as above
     """Make a game's error name the requested environment instead of the game."""
     game = gym.registry[id].kwargs.get("game") or re.sub(r"Vs(-v\d+)$", r"\1", id)
-    if game != id and id not in error.message and game in error.message:
+    if game != id and id not in error.message:
         error.message = error.message.replace(game, id)
 
 
