@@ -37,7 +37,6 @@ from backend.gateway.session_cookie import SessionCookie
 from backend.gateway.wiring import GatewayParts
 from backend.network.server_stop import AnswersAtStop
 from backend.openai_api import routes_chat, routes_names, routes_sessions, routes_text
-from backend.openai_api.image_intake import checked_file
 from backend.openai_api.program_sessions import ProgramSessions
 
 _JOB_CHECK_THREADS = 8
@@ -96,7 +95,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     for name, each in threads.items():
         setattr(app.state, name, each)
     app.state.evaluations = ServiceEvaluations(parts.config.limits, parts.config.environment_variables)
-    app.state.program_sessions = ProgramSessions(partial(checked_file, parts))
+    app.state.program_sessions = ProgramSessions()
     yield
     app.state.program_sessions.close()
     await parts.tail.close()

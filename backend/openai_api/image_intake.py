@@ -19,12 +19,29 @@ from tinkergym.images.stored_images import ImageFile, kept_file
 from tinkergym.openai_api.chat_messages import ReadImage
 
 
-def checked_file(parts: GatewayParts, data: bytes) -> ImageFile:
-    """Return an image that was decoded in the child process; blocks meanwhile.
+def image_check(request: Request, tenant_id: str) -> ReadImage:
+    """Return a function that checks the images of one request, in its tenant's turn.
 
-    Raises:
-        InvalidImageError: It cannot be decoded, or is too large.
+    It blocks: call it in a thread. It raises InvalidImageError for an image that cannot be decoded or is too
+    large, and InvalidRequestError for more images than a prompt may have.
     """
+    parts = parts_of(request)
+    checks: FairThreads = request.app.state.image_checks
+    loop, images = asyncio.get_running_loop(), 0
+
+    def check(data: bytes) -> ImageFile:
+        nonlocal images
+        images += 1
+        # Before they are decoded: a request has room for thousands.
+        refuse_many_images(images, parts.config.limits.prompt_images, field="messages")
+        # In turn with images that other tenants send: all of them have one child.
+        checked = checks.run(tenant_id, partial(_checked_file, parts, data))
+        return asyncio.run_coroutine_threadsafe(checked, loop).result()
+
+    return check
+
+
+def _checked_file(parts: GatewayParts, data: bytes) -> ImageFile:
     limits = parts.config.limits
     size = parts.image_check(data, most_bytes=limits.image_bytes, most_pixels=limits.image_pixels)
     return kept_file(data, hashlib.sha256(data).hexdigest(), *size)
@@ -34,17 +51,10 @@ async def _image_reader(request: Request, tenant: Tenant) -> AsyncIterator[ReadI
     parts = parts_of(request)
     held = HeldImages(parts.config.images, tenant.tenant_id)
     threads: FairThreads = request.app.state.route_threads
-    checks: FairThreads = request.app.state.image_checks
-    loop, images = asyncio.get_running_loop(), 0
+    check = image_check(request, tenant.tenant_id)
 
     def read(data: bytes) -> ImageFile:
-        nonlocal images
-        images += 1
-        # Before they are decoded: a request has room for thousands.
-        refuse_many_images(images, parts.config.limits.prompt_images, field="messages")
-        # In turn with images that other tenants send: all of them have one child.
-        check = checks.run(tenant.tenant_id, partial(checked_file, parts, data))
-        file = asyncio.run_coroutine_threadsafe(check, loop).result()
+        file = check(data)
         held.hold(file.sha256, data)
         return file
 

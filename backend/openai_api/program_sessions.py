@@ -16,7 +16,6 @@ from typing import Any
 
 from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError
-from tinkergym.openai_api.chat_messages import ReadImage
 from tinkergym.recording.agent_program import AgentProgram, ProgramSession
 from tinkergym.recording.session_server import SessionServer
 from tinkergym.remote.rollout_thread import worker_id
@@ -152,17 +151,12 @@ class _JobSessions:
 class ProgramSessions:
     """The sessions of all jobs that programs elsewhere play. Thread-safe."""
 
-    read_image: ReadImage
-    """Checks images of calls, in another process: this one serves all tenants."""
-    server: SessionServer = field(init=False)
+    server: SessionServer = field(default_factory=lambda: SessionServer(base_url=PREFIX))
     _jobs: dict[tuple[str, str], _JobSessions] = field(default_factory=dict)
     """By job and key."""
     _owners: BoundedDict[str, str] = field(default_factory=lambda: BoundedDict(_MOST_OWNERS))
     """The tenant of each session that a program has, by the session's name."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        self.server = SessionServer(base_url=PREFIX, read_image=self.read_image)
 
     def owner_of(self, name: str) -> str:
         """Return the tenant of a session, which its calls are counted for."""

@@ -12,11 +12,19 @@ from fastapi import APIRouter, Query, Request, Response
 
 from backend.gateway.dependencies import Tenant, key_of, own_url, refuse_many_values
 from backend.gateway.fair_threads import FairRoute, FairThreads, in_turn
+from backend.openai_api.image_intake import image_check
 from backend.openai_api.program_sessions import PREFIX, OpenedSession, ProgramSessions
 from backend.openai_api.sse import EventsResponse
 from backend.store.store import TenantStore
 from tinkergym.errors import ConflictError
-from tinkergym.recording.program_replies import ProgramReply, StreamedReply, answered, listed, rewarded
+from tinkergym.recording.program_replies import (
+    AwaitedReply,
+    ProgramReply,
+    StreamedReply,
+    begun,
+    listed,
+    rewarded,
+)
 from tinkergym.schema.episodes import SessionView
 
 Value = TypeVar("Value")
@@ -71,14 +79,18 @@ async def call_session(request: Request, name: str, role: str, route: str) -> Re
     """Answer a call of a program, as the OpenAI API does."""
     session = _sessions(request).server.session(name, key_of(request))
     body, repeats = await request.body(), request.headers.get("x-stainless-retry-count", "")
+    owner = _sessions(request).owner_of(name)
+    check = image_check(request, owner)
 
-    def answer() -> ProgramReply | StreamedReply:
+    def begin() -> AwaitedReply | StreamedReply:
         refuse_many_values(request, body)
-        return answered(session, role, route, body, repeats=repeats)
+        return begun(session, role, route, body, repeats=repeats, read_image=check)
 
-    reply = await _threaded(request, _sessions(request).owner_of(name), answer)
-    if isinstance(reply, StreamedReply):
-        return await _streamed(request, _sessions(request).owner_of(name), reply)
+    # Rendering has the deadline of other routes; only the wait for tokens may be long.
+    begins = await in_turn(owner, begin)
+    if isinstance(begins, StreamedReply):
+        return await _streamed(request, owner, begins)
+    reply = await _threaded(request, owner, begins.wait)
     if reply.call is not None and not await request.is_disconnected():
         reply.call.is_delivered = True  # Never taken back: a repeat may have got it.
     return _response(reply)

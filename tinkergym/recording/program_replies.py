@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 from tinkergym.basics.user_json import read_json
 from tinkergym.errors import InvalidRequestError, NotFoundError, TinkerGymError
+from tinkergym.images.stored_images import image_file
 from tinkergym.openai_api.api_errors import reply_to
 from tinkergym.openai_api.chat_answer import ServedModel, ServedModels
 from tinkergym.openai_api.chat_choices import chat_choices
+from tinkergym.openai_api.chat_messages import ReadImage
 from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.openai_api.chat_stream import ChatStream
 from tinkergym.openai_api.responses_answer import ResponsesReply
@@ -28,6 +30,7 @@ from tinkergym.openai_api.server_events import (
 from tinkergym.recording.program_call import Call
 from tinkergym.recording.recorded_session import RecordedSession
 from tinkergym.schema.parsing import parse_json
+from tinkergym.schema.sampling import Completion
 
 ROUTES = "a session answers POST chat/completions, POST responses, GET models, and POST reward"
 
@@ -39,6 +42,22 @@ class ProgramReply:
     body: bytes
     call: Call | None = None
     media_type: str = "application/json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitedReply:
+    """A response that is made once its call is answered."""
+
+    call: Call
+    made: Callable[[list[Completion]], bytes]
+
+    def wait(self) -> ProgramReply:
+        """Return the response. Blocks while its tokens are sampled.
+
+        Raises:
+            TinkerGymError: See `Call.wait`.
+        """
+        return ProgramReply(body=self.made(self.call.wait()), call=self.call)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +100,16 @@ class StreamedReply:
         yield last + self.events.closing()
 
 
-def answered(
-    session: RecordedSession, role: str, route: str, body: bytes, *, repeats: str = ""
-) -> ProgramReply | StreamedReply:
-    """Answer a call of a program. Blocks while its tokens are sampled, unless it is a stream.
+def begun(
+    session: RecordedSession,
+    role: str,
+    route: str,
+    body: bytes,
+    *,
+    repeats: str = "",
+    read_image: ReadImage = image_file,
+) -> AwaitedReply | StreamedReply:
+    """Begin to answer a call of a program: its prompt is rendered and its tokens are asked for.
 
     Args:
         session: The session.
@@ -92,27 +117,27 @@ def answered(
         route: The rest of the URL.
         body: The request.
         repeats: The header `x-stainless-retry-count`, by which clients count repeats.
+        read_image: Checks images of the call.
 
     Raises:
         NotFoundError: There is no such route or role.
-        TinkerGymError: See `RecordedSession.ask` and `Call.wait`.
+        TinkerGymError: See `RecordedSession.ask`.
     """
     identity = hashlib.sha256(body).digest()
     retry = int(repeats) if len(repeats) < 4 and repeats.isdecimal() else 0
     if route == "chat/completions":
         chat = parse_json(ChatRequest, body)
-        call = session.ask(role, chat, body=identity, retry=retry)
+        call = session.ask(role, chat, body=identity, retry=retry, read_image=read_image)
         return _chat_reply(chat, call)
     if route == "responses":
         wanted = parse_json(ResponsesRequest, body)
         chat = wanted.chat()
         with in_their_names():
-            call = session.ask(role, chat, body=identity, retry=retry)
+            call = session.ask(role, chat, body=identity, retry=retry, read_image=read_image)
         reply = ResponsesReply(call.prompt, wanted, chat, int(time.time()))
         if wanted.stream:
             return StreamedReply(call=call, events=reply)
-        (found,) = call.wait()
-        return ProgramReply(body=as_json(reply.whole(found)), call=call)
+        return AwaitedReply(call=call, made=lambda found: as_json(reply.whole(*found)))
     raise NotFoundError(f"there is no POST {route!r:.80}", hint=ROUTES)
 
 
@@ -142,10 +167,13 @@ def rewarded(session: RecordedSession, body: bytes) -> ProgramReply:
     return ProgramReply(body=b"{}")
 
 
-def _chat_reply(wanted: ChatRequest, call: Call) -> ProgramReply | StreamedReply:
+def _chat_reply(wanted: ChatRequest, call: Call) -> AwaitedReply | StreamedReply:
     reply_id, created = f"chatcmpl-{secrets.token_hex(12)}", int(time.time())
     if wanted.stream:
         stream = ChatStream(call.prompt, wanted, reply_id, created)
         return StreamedReply(call=call, events=stream)
-    reply = chat_choices(call.prompt, wanted, call.wait(), reply_id, created)
-    return ProgramReply(body=reply.model_dump_json().encode(), call=call)
+
+    def made(found: list[Completion]) -> bytes:
+        return chat_choices(call.prompt, wanted, found, reply_id, created).model_dump_json().encode()
+
+    return AwaitedReply(call=call, made=made)

@@ -28,7 +28,7 @@ from tinkergym.errors import (
     from_wire,
 )
 from tinkergym.images.stored_images import image_file
-from tinkergym.openai_api.chat_messages import ReadImage
+from tinkergym.openai_api.chat_messages import ReadImage, conversation
 from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.recording.agent_program import ProgramSession
 from tinkergym.recording.program_call import Call, Delivery
@@ -52,7 +52,6 @@ class RecordedSession:
         *,
         base_url: str,
         strict: bool = False,
-        read_image: ReadImage = image_file,
         clock: Callable[[], float] = time.monotonic,
         on_end: Callable[[RecordedSession], None] = lambda _: None,
     ) -> None:
@@ -64,7 +63,6 @@ class RecordedSession:
             sampler: Samples tokens.
             base_url: Where the recording server listens.
             strict: Whether calls that cannot be trained on are refused.
-            read_image: Checks images of calls.
             clock: Seconds, monotonic.
             on_end: Called when the session ends, and its key with it.
         """
@@ -76,8 +74,7 @@ class RecordedSession:
         self._base_url = base_url
         in_training = any(seat.trained for seat in plan.seats)
         self._roles = {
-            seat.agent: RoleCalls(seat, renderer(seat.model), in_training=in_training, read_image=read_image)
-            for seat in plan.seats
+            seat.agent: RoleCalls(seat, renderer(seat.model), in_training=in_training) for seat in plan.seats
         }
         # Guards everything below, and the roles.
         self._lock = threading.Lock()
@@ -164,7 +161,15 @@ class RecordedSession:
 
     # --- for the server ---
 
-    def ask(self, role: str, wanted: ChatRequest, *, body: bytes = b"", retry: int = 0) -> Call:
+    def ask(
+        self,
+        role: str,
+        wanted: ChatRequest,
+        *,
+        body: bytes = b"",
+        retry: int = 0,
+        read_image: ReadImage = image_file,
+    ) -> Call:
         """Begin to answer a call, which can be waited for. It is recorded once, however many wait.
 
         Args:
@@ -172,18 +177,21 @@ class RecordedSession:
             wanted: The call.
             body: Identifies the call among repeats.
             retry: How often its client has sent it before. If it was answered, the stored answer is returned.
+            read_image: Checks images of the call.
 
         Raises:
             NotFoundError: The job has no such role.
             ConflictError: The session has ended, or is at a limit.
             InvalidRequestError: The call cannot be answered.
         """
+        own = self._role(role)
+        # Without the lock: images may wait for those of others, and answers that arrive must not.
+        messages = conversation(wanted.messages, read_image)
         with self._lock:
             if self._stop_reason is not None:
                 raise ended()
-            own = self._role(role)
             known = self._repeated(role, body, retry)
-            call = own.begin(wanted, body, strict=self._strict) if known is None else known
+            call = own.begin(wanted, messages, body, strict=self._strict) if known is None else known
             if known is None:
                 self._calls.append(call)
                 self._answering += 1

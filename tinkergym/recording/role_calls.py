@@ -16,10 +16,8 @@ from tinkergym.agent.reasoning import without_reasoning
 from tinkergym.agent.renderer import TURNS_TRIED, Renderer
 from tinkergym.agent.tool_turns import observed
 from tinkergym.errors import ConflictError, InvalidRequestError
-from tinkergym.images.stored_images import image_file
 from tinkergym.messages import Message
 from tinkergym.openai_api.chat_choices import said_in
-from tinkergym.openai_api.chat_messages import ReadImage, conversation
 from tinkergym.openai_api.chat_request import ChatRequest
 from tinkergym.openai_api.completion_text import CallReader, Said
 from tinkergym.openai_api.token_requests import Policy, Prompt, room_behind, token_requests
@@ -39,7 +37,6 @@ class RoleCalls:
         renderer: Renderer,
         *,
         in_training: bool,
-        read_image: ReadImage = image_file,
     ) -> None:
         """Begin without calls.
 
@@ -47,18 +44,22 @@ class RoleCalls:
             plan: Of the role's seat.
             renderer: Of its model.
             in_training: Whether the job trains on any seat of the episode.
-            read_image: Checks images of calls.
         """
         self.plan, self.renderer, self._in_training = plan, renderer, in_training
-        self._read_image = read_image
         self.forest = CallForest()
         self.calls = 0
         self.unfinished = 0
         """Answers that were being sampled when the program ended."""
         self._completions = self._sampled_tokens = self._rewritten = 0
 
-    def begin(self, wanted: ChatRequest, body: bytes, *, strict: bool) -> Call:
+    def begin(self, wanted: ChatRequest, messages: list[Message], body: bytes, *, strict: bool) -> Call:
         """Return a call with its prompt and its sampling requests; it counts from here on.
+
+        Args:
+            wanted: The call.
+            messages: Its `messages`, as those of an episode.
+            body: Identifies the call among repeats.
+            strict: Whether a call that cannot be trained on is refused.
 
         Raises:
             InvalidRequestError: It cannot be answered, or not be trained on and is `strict`.
@@ -74,7 +75,7 @@ class RoleCalls:
                 field=untrained,
                 code="not_trainable",
             )
-        messages, tools = conversation(wanted.messages, self._read_image), wanted.shown_tools
+        tools = wanted.shown_tools
         shown = self.renderer.with_tools(tools, wanted.variables)
         place = self._place(wanted, messages, shown)
         before = place.parent

@@ -21,14 +21,12 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Sampler
 from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.errors import AuthenticationError, InvalidRequestError, NotFoundError, TinkerGymError
-from tinkergym.images.stored_images import image_file
 from tinkergym.openai_api.api_errors import reply_to
-from tinkergym.openai_api.chat_messages import ReadImage
 from tinkergym.recording.program_replies import (
     ROUTES,
     ProgramReply,
     StreamedReply,
-    answered,
+    begun,
     listed,
     rewarded,
 )
@@ -43,17 +41,14 @@ _PATH = re.compile(r"/(?P<name>[0-9a-f]+)/(?:(?P<reward>reward)|(?P<role>[^/]+)/
 class SessionServer:
     """Opens sessions and serves their calls. The first session starts the thread that listens."""
 
-    def __init__(
-        self, *, strict: bool = False, base_url: str = "", read_image: ReadImage = image_file
-    ) -> None:
+    def __init__(self, *, strict: bool = False, base_url: str = "") -> None:
         """Prepare.
 
         Args:
             strict: Whether calls that cannot be trained on are refused.
             base_url: Where another server passes calls on; empty listens here.
-            read_image: Checks images of calls.
         """
-        self._strict, self._base_url, self._read_image = strict, base_url, read_image
+        self._strict, self._base_url = strict, base_url
         self._lock = threading.Lock()
         self._open: dict[str, RecordedSession] = {}
         self._ended: BoundedDict[str, str] = BoundedDict(10_000)
@@ -70,7 +65,6 @@ class SessionServer:
             sampler,
             base_url=self._url(),
             strict=self._strict,
-            read_image=self._read_image,
             on_end=self._forget,
         )
         with self._lock:
@@ -213,7 +207,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path["reward"]:
             return rewarded(session, self._body())
         repeats = self.headers.get("x-stainless-retry-count", "")
-        return answered(session, path["role"], path["route"], self._body(), repeats=repeats)
+        reply = begun(session, path["role"], path["route"], self._body(), repeats=repeats)
+        return reply if isinstance(reply, StreamedReply) else reply.wait()
 
     def _body(self) -> bytes:
         length = self.headers.get("content-length", "")

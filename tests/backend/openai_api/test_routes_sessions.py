@@ -1,15 +1,16 @@
 """Sessions of programs elsewhere: opened with the tenant's key, then used with their own."""
 
-import json
+from base64 import b64encode
+from io import BytesIO
 
 import httpx
 import pytest
+from PIL import Image
 
 import tinkergym as tg
 from backend.openai_api.program_sessions import ProgramSessions
-from tinkergym.errors import AuthenticationError, InvalidImageError
-from tinkergym.images.stored_images import image_file
-from tinkergym.recording.program_replies import answered
+from backend.settings.gateway_limits import GatewayLimits
+from tinkergym.errors import AuthenticationError
 
 pytestmark = pytest.mark.service
 
@@ -78,7 +79,7 @@ def test_counts_the_tokens_of_a_session_for_its_own_key(service, post, program, 
 
 
 def test_opens_no_session_by_the_worker_of_another_key(service, program):
-    sessions = ProgramSessions(image_file)
+    sessions = ProgramSessions()
     try:
         assert sessions.next(program.id, "local", service.url, service.api_key, 30)
         with pytest.raises(AuthenticationError):
@@ -88,23 +89,26 @@ def test_opens_no_session_by_the_worker_of_another_key(service, program):
         sessions.close()
 
 
-def test_decodes_images_of_sessions_only_by_the_given_check(service, program):
-    checked = []
+def test_refuses_session_call_of_too_many_images_before_decoding(service, post, program):
+    session = post(f"{service.url}/v1/jobs/{program.id}/sessions", service.api_key).json()
+    url = f"{session['urls']['agent']}/chat/completions"
+    file = BytesIO()
+    Image.new("RGB", (1, 1)).save(file, "PNG")
+    image = b64encode(file.getvalue()).decode()
 
-    def refuse(data):
-        checked.append(data)
-        raise InvalidImageError("not an image")
+    def refusal(*images):
+        shown = [
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{one}"}} for one in images
+        ]
+        refused = post(
+            url, session["key"], {"model": "nano", "messages": [{"role": "user", "content": shown}]}
+        )
+        return refused.json()["error"]["param"]
 
-    sessions = ProgramSessions(refuse)
-    try:
-        opened = sessions.next(program.id, "local", service.url, service.api_key, 30).session
-        shown = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aW1n"}}
-        body = json.dumps({"model": "nano", "messages": [{"role": "user", "content": [shown]}]}).encode()
-        with pytest.raises(InvalidImageError):
-            answered(sessions.server.session(opened.name, opened.key), "agent", "chat/completions", body)
-        assert checked == [b"img"]
-    finally:
-        sessions.close()
+    # Only the check in the child process finds the last one invalid, and it is not asked.
+    most = GatewayLimits().prompt_images
+    assert refusal(*[image] * most, "aW1n") == "messages"
+    assert refusal("aW1n") != "messages"
 
 
 def test_refuses_session_call_of_too_many_values(service, post, program):

@@ -18,7 +18,8 @@ from tests.tinkergym.recording.sessions import (
     trained,
     user,
 )
-from tinkergym.recording.program_replies import answered
+from tinkergym.errors import InvalidImageError
+from tinkergym.recording.program_replies import begun
 from tinkergym.recording.recorded_session import RecordedSession
 from tinkergym.testing.samplers import parts_of
 
@@ -118,7 +119,7 @@ def test_drops_parts_at_the_end_though_readers_are_behind():
     sampler = HalfSampler()
     session = RecordedSession(plan_of(), lambda _: RENDERER, sampler, base_url="")
     body = json.dumps(BODY | {"stream": True, "logprobs": True}).encode()
-    slow, again = (answered(session, "agent", "chat/completions", body, repeats=n) for n in ("", "1"))
+    slow, again = (begun(session, "agent", "chat/completions", body, repeats=n) for n in ("", "1"))
     assert slow.call is again.call
     behind = slow.chunks(lambda: False)
     first = next(behind)
@@ -149,3 +150,21 @@ def test_ends_stream_with_an_error_if_other_tokens_follow():
 
     record = played(look, sampler=sampler)["agent"]
     assert (record.early_reward, record.turns) == (1.0, []), record.error
+
+
+def test_takes_other_calls_while_an_image_is_checked():
+    session = RecordedSession(plan_of(), lambda _: RENDERER, HalfSampler(), base_url="")
+    shown = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aW1n"}}
+    with_image = json.dumps(BODY | {"messages": [{"role": "user", "content": [shown]}]}).encode()
+
+    def begin(body, read_image=None):
+        return begun(session, "agent", "chat/completions", body, read_image=read_image)
+
+    def check(data):
+        other = threading.Thread(target=begin, args=[json.dumps(BODY).encode()], daemon=True)
+        other.start()
+        other.join(20)
+        raise InvalidImageError("ended" if not other.is_alive() else "waits")
+
+    with pytest.raises(InvalidImageError, match="ended"):
+        begin(with_image, check)
