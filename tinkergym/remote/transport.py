@@ -166,8 +166,8 @@ class Connection:
                 # A machine that is away is noticed within ten seconds, however long a response may take.
                 timeout=httpx.Timeout(silence, connect=min(silence, 10.0)),
             ) as response:
-                if response.status_code >= 400:
-                    raise _refusal(response.status_code, response.read())
+                if response.status_code >= 300:
+                    raise self._refused(response, response.read())
                 yield response.iter_bytes()
         except httpx.TimeoutException as error:
             raise ServiceUnavailableError(
@@ -185,6 +185,16 @@ class Connection:
                 ) from None
             raise self._unreachable(error) from error
 
+    def _refused(self, response: httpx.Response, body: bytes) -> TinkerGymError:
+        # Proxies answer plain HTTP, where they expect TLS, with a redirect or a page of their own.
+        target = response.headers.get("location", "")
+        is_redirect = response.status_code < 400 and target.startswith("https:")
+        is_foreign = response.status_code == 400 and not body.startswith(b"{")
+        if urlsplit(self.url).scheme == "http" and (is_redirect or (is_foreign and _speaks_tls(self.url))):
+            own = urlsplit(self.url)
+            return _speaks(self.url, f"https://{urlsplit(target).netloc or own.netloc}{own.path}")
+        return _refusal(response.status_code, body)
+
     def _unreachable(self, error: Exception) -> ServiceUnreachableError:
         certificate = _certificate_problem(error)
         if certificate:
@@ -193,11 +203,7 @@ class Connection:
                 hint="name the authority's PEM file in SSL_CERT_FILE or Client(ca_file=...)",
             )
         if other := _other_scheme(self.url, error):
-            return ServiceUnreachableError(
-                f"the service at {self.url} speaks {other.upper()}",
-                hint=f"write its URL as {other}://{self.url.partition('://')[2]}",
-                field="url",
-            )
+            return _speaks(self.url, f"{other}://{self.url.partition('://')[2]}")
         return ServiceUnreachableError(
             f"no service responds at {self.url}: {str(error) or type(error).__name__}",
             hint="start one here with `tinkergym serve`, or set TINKERGYM_URL and TINKERGYM_API_KEY",
@@ -293,6 +299,14 @@ def _hopeless(error: Exception) -> bool:
     return wrong_scheme or (cause is not None and bool(_certificate_problem(cause)))
 
 
+def _speaks(url: str, right: str) -> ServiceUnreachableError:
+    return ServiceUnreachableError(
+        f"the service at {url} speaks {urlsplit(right).scheme.upper()}",
+        hint=f"write its URL as {right}",
+        field="url",
+    )
+
+
 def _other_scheme(url: str, error: Exception) -> str:
     """Return `http` or `https` if the service speaks that instead of the URL's scheme, else an empty text."""
     if url.startswith("https:"):
@@ -300,6 +314,10 @@ def _other_scheme(url: str, error: Exception) -> str:
     # Without a response, a server that expects TLS looks like one that breaks down.
     if not url.startswith("http:") or not isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
         return ""
+    return "https" if _speaks_tls(url) else ""
+
+
+def _speaks_tls(url: str) -> bool:
     parts = urlsplit(url)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # Nothing is sent to it.
@@ -308,9 +326,9 @@ def _other_scheme(url: str, error: Exception) -> str:
             socket.create_connection((str(parts.hostname), parts.port or 80), _TLS_SECONDS) as plain,
             context.wrap_socket(plain),
         ):
-            return "https"
+            return True
     except OSError:
-        return ""
+        return False
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

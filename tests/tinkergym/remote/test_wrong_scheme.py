@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from tinkergym.errors import ServiceUnreachableError
+from tinkergym.errors import ServiceUnreachableError, TinkerGymError
 from tinkergym.remote.transport import Connection
 
 
@@ -97,6 +97,36 @@ def test_names_http_where_service_speaks_it(port):
     number = port(answer)
     error, repeats = refused(f"https://127.0.0.1:{number}")
     assert (error.field, repeats) == ("url", 0)
+
+
+def answer_plainly(peer, head):
+    peer.recv(65536)
+    peer.sendall(f"HTTP/1.1 {head}\r\nContent-Length: 4\r\n\r\npage".encode())
+
+
+def test_names_https_where_proxy_redirects_to_it(port):
+    head = "308 Permanent Redirect\r\nLocation: https://gym.example:8443/lab/v1/health"
+    error, repeats = refused(f"http://127.0.0.1:{port(lambda peer: answer_plainly(peer, head))}/lab")
+    assert (error.field, repeats) == ("url", 0)
+
+
+def test_names_https_where_proxy_answers_plain_requests_itself(port, tls):
+    def answer(peer):
+        if peer.recv(1, socket.MSG_PEEK) != b"\x16":  # the first byte of TLS
+            return answer_plainly(peer, "400 Bad Request")
+        with suppress(OSError), tls.wrap_socket(peer, server_side=True):
+            return None
+
+    error, repeats = refused(f"http://127.0.0.1:{port(answer)}")
+    assert (error.field, repeats) == ("url", 0)
+
+
+@pytest.mark.parametrize("head", ["301 Moved\r\nLocation: http://gym.example/", "400 Bad Request"])
+def test_shows_other_pages_as_they_are(port, head):
+    url = f"http://127.0.0.1:{port(lambda peer: answer_plainly(peer, head))}"
+    with Connection(url) as connection, pytest.raises(TinkerGymError) as error:
+        connection.call("GET", "/v1/health")
+    assert error.value.field == ""
 
 
 def test_takes_broken_http_service_for_no_other(port):
