@@ -47,13 +47,7 @@ class Placements:
         self._why_queued: dict[QueueGroup, str] = {}
 
     def place(
-        self,
-        queue: Sequence[QueueGroup],
-        held: Sequence[HeldJob],
-        now: float,
-        *,
-        may_end: bool,
-        all_wait: bool,
+        self, queue: Sequence[QueueGroup], held: Sequence[HeldJob], now: float, *, may_end: bool
     ) -> None:
         """Give free slots to waiting jobs, fairly between tenants.
 
@@ -62,7 +56,6 @@ class Placements:
             held: The running jobs.
             now: Unix seconds.
             may_end: Whether idle pools may end for a job's other base models.
-            all_wait: Whether these get no memory now, because a model has waited for it so long.
         """
         running = self._pools.models
         self._placed = {
@@ -100,9 +93,8 @@ class Placements:
         before, self._no_room_beside = self._no_room_beside, {}
         for job in next_jobs(waiting, free_slots=free, running_by_tenant=by_tenant, tenant_slots=own):
             first = may_end and not self._no_room_beside
-            if job.other_models and (
-                all_wait or not self._pools.make_room(job.other_models, now, may_end=first)
-            ):
+            # Also while a model has waited long: this job keeps its own pool from ending for that one.
+            if job.other_models and not self._pools.make_room(job.other_models, now, may_end=first):
                 why = before.get(job.job_id) or self._pools.why_no_room(*job.other_models)
                 self._no_room_beside[job.job_id] = why
                 continue

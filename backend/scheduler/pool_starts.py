@@ -79,7 +79,7 @@ class PoolStarts:
             # The operator asked for preloaded models, so an estimate does not keep them from starting; if all
             # then use too much memory, idle pools of other models end.
             if preloaded or (
-                not self.keeps_all_waiting(now)
+                not self._keeps_all_waiting(now)
                 and self._pools.make_room([model], now, may_end=not self.without_room)
             ):
                 if model in waited:
@@ -135,17 +135,17 @@ class PoolStarts:
         self.failures[model] = failures
         self._not_before[model] = now + min(2.0**failures, _LONGEST_PAUSE_SECONDS)
 
-    def keeps_all_waiting(self, now: float) -> bool:
-        """Whether a model has waited for memory so long that no other gets any before it."""
-        return any(
-            now - self._waits_since[model] > self._config.passed_seconds for model in self.without_room
-        )
-
     def clock_set_back(self) -> None:
         """Forget times of the old clock, which are in the future."""
         self._not_before.clear()
         self._waits_since.clear()
         self._impossible = dict.fromkeys(self._impossible, 0.0)
+
+    def _keeps_all_waiting(self, now: float) -> bool:
+        """Whether a model has waited for memory so long that no other starts before it."""
+        return any(
+            now - self._waits_since[model] > self._config.passed_seconds for model in self.without_room
+        )
 
     def _refuse(self, model: str, error: TinkerGymError | None, now: float) -> None:
         reason = error or InternalServiceError(

@@ -154,13 +154,7 @@ class Scheduler:
         self._pools.forget_lost(wanted)
         self._env_workers.start_and_end(self._pools, now)
         self._fleets.start_missing(self._pools, now)
-        self._placements.place(
-            queue,
-            held,
-            now,
-            may_end=not self._starts.without_room,
-            all_wait=self._starts.keeps_all_waiting(now),
-        )
+        self._placements.place(queue, held, now, may_end=not self._starts.without_room)
         self._placements.explain(queue, held, self._starts)
         if now - self._swept_at >= _SWEEP_SECONDS:
             remove_unused(self._store, self._store.environments_in_use(), now)

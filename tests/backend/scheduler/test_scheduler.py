@@ -633,13 +633,30 @@ def test_lets_no_model_pass_one_that_waited_a_minute(make_world):
     world.submit(model="small")
     world.scheduler.tick()
     assert loaded(world) == ["a", "b"]
-    several = on_several_models(world, "b", "x")
-    world.scheduler.tick()
-    assert several not in dict(world.workers.started).values()
     world.store.tenant("ada").request_cancel(jobs["a"])
     world.service.requeue_jobs_of(next(iter(world.workers.pools)), "")  # One that is to be cancelled ends.
     world.pass_time(5)
     assert loaded(world) == ["b", large]
+
+
+def test_places_jobs_on_several_models_beside_one_that_waited(make_world):
+    world = make_world(preload=[], pools_memory=0.3, lease_seconds=1000.0, pool_idle_seconds=60.0)
+    for model in "ab":
+        world.acquire(world.submit(model=model), world.pool(model))
+    large = make_weights(world, "large", gigabytes=2)
+    world.submit(model=large)
+    world.pass_time(62)
+    several = [on_several_models(world, *models) for models in ("bx", "ax")]
+    world.scheduler.tick()
+    assert {*several} <= {job_id for _, job_id in world.workers.started}
+    # All jobs end, and the one that waited gets its room.
+    for job_id in several:
+        world.store.tenant("ada").request_cancel(job_id)
+    for job in world.service.held_jobs():
+        world.store.tenant("ada").request_cancel(job.job_id)
+        world.service.requeue_jobs_of(job.worker_id, "")
+    world.pass_time(62)
+    assert loaded(world) == [large]
 
 
 def test_keeps_idle_models_for_the_one_that_waits_longest(small):
