@@ -58,13 +58,15 @@ def teacher_has_room(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
     if PolicyRef.is_meant(spec.teacher):
         taught = facts.tenant.find_policy(PolicyRef.parse(spec.teacher), field="teacher").policy
         model, all_parameters = taught.model, isinstance(taught.adapter, FullParameters)
-    if model == spec.model:  # One base model for both.
+    has_gpus = _has_gpus(spec.model, facts)
+    # On the CPUs of one machine no place is planned: memory is measured, and idle models end.
+    if model == spec.model or not (has_gpus or facts.config.ray.address):
         return spec
     if model not in facts.config.teachers_of(spec.model):
         instead = f"choose a teacher on {spec.model!r}, or let the operator list {model!r} in "
         instead += f"models.{spec.model}.teachers"
         return no_room_together("teacher", (spec.model, model), instead, facts) or spec
-    if all_parameters and _has_gpus(spec.model, facts):
+    if all_parameters and has_gpus:
         return Refusal(
             "teacher",
             f"{spec.teacher} trained all parameters of {model!r}, and the GPUs of a worker of {spec.model!r} "

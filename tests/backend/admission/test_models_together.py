@@ -44,10 +44,13 @@ def test_accepts_teacher_that_is_planned_or_has_the_same_model(tmp_path):
     checked(tmp_path, "nano")
     checked(tmp_path, "nano-instruct", **LISTED)
     checked(tmp_path, "job-1@2", adapter=LoRA(rank=4), **LISTED)
-    checked(tmp_path, "nano-instruct", gpus={})
+
+
+def test_accepts_any_teacher_on_one_machine_without_gpus(tmp_path):
+    checked(tmp_path, "nano-instruct", memory=LITTLE, gpus={})
+    checked(tmp_path, "nano-instruct", memory=LITTLE, models={"nano": {"placement": {"gpus": 0}}})
 
 
 def test_refuses_teacher_that_memory_does_not_hold(tmp_path):
-    assert refused(tmp_path, "nano-instruct", memory=LITTLE, gpus={}) == "models_too_large"
     assert refused(tmp_path, "nano-instruct", gpus={}, ray=CLUSTER) == "models_too_large"
     checked(tmp_path, "nano-instruct", gpus={}, ray=CLUSTER, **LISTED)
