@@ -271,9 +271,15 @@ class Pools:
 
     def _expected(self, model: str) -> int:
         """Return the memory of a model's pool, with ranks, which it starts only when it learns."""
+        seen, ranks = self._room.expected(model), self._ranks(model)
+        # What was seen has the ranks in it if the pool was learning when it was first measured.
+        each = expected_bytes(model, self._config.model_paths) if ranks else 0
+        return max(seen, (1 + ranks) * each)
+
+    def _ranks(self, model: str) -> int:
+        """Return how many processes of ranks a model's pool starts; the rank of a pool with one is itself."""
         ranks = self._config.placement_of(model).learner.ranks or 1
-        each = expected_bytes(model, self._config.model_paths) if ranks > 1 else 0
-        return self._room.expected(model) + ranks * each
+        return ranks if ranks > 1 else 0
 
     def _needed(self, models: Sequence[str]) -> int:
         return sum(self._expected(model) for model in models)
@@ -302,8 +308,11 @@ class Pools:
         return [
             PoolMemory(
                 pool_id=pool_id,
-                # Its memory grows while it starts.
-                used_bytes=max(pool.memory_bytes, 0 if pool.ready else self._expected(pool.model)),
+                # Its memory grows while it starts, and with ranks when it learns.
+                used_bytes=max(
+                    pool.memory_bytes,
+                    self._expected(pool.model) if not pool.ready or self._ranks(pool.model) else 0,
+                ),
                 preloaded=pool.model in self._config.preload,
                 idle_since=pool.wanted_at if pool.ready and pool.wanted_at < now else None,
             )

@@ -673,6 +673,27 @@ def test_keeps_idle_models_for_the_one_that_waits_longest(small):
     assert loaded(small) == [large, "small"]
 
 
+def test_counts_a_pools_ranks_once(make_world):
+    models = {"m": {"path": "some/m", "placement": {"learner": {"ranks": 2}}}}
+    world = make_world(preload=[], pools_memory=0.4, lease_seconds=1000.0, models=models)
+    pool_id, _ = wanting(world, "m", "a")
+    waits = world.submit(model="b")
+    world.scheduler.tick()
+    assert loaded(world) == ["m", "a"]  # Ranks start when it learns, and room is kept for them.
+    world.store.tenant("ada").request_cancel(waits)
+    world.workers.weights["m"] = 3  # They have started.
+    world.workers.found = [
+        Running(kind="pool", pool_id=one, worker_id=one, model=model)
+        for one, model in world.workers.pools.items()
+    ]
+    world.new_scheduler()
+    world.scheduler.tick()
+    world.workers.end_pool(pool_id)
+    world.workers.news.append(PoolEnded(pool_id=pool_id))
+    world.scheduler.tick()
+    assert sorted(loaded(world)) == ["a", "m"]
+
+
 def make_weights(world, name, *, gigabytes):
     folder = world.config.data_dir / name
     folder.mkdir()
