@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from backend.catalog.adapter_files import SentAdapter, WrittenAdapter
 from backend.catalog.models import ModelFacts
 from backend.config import ServiceConfig
-from backend.processes.machine_gpus import machine_gpus
+from backend.processes.machine_gpus import AskedGpus
 from backend.processes.memory import machine_bytes
 from backend.store.tenant import TenantStore
 from tinkergym.schema.evaluate_every import EvaluatedTasks
@@ -22,7 +21,7 @@ from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.refusals import Refusal
 from tinkergym.schema.views import ModelView, RendererBundle
 
-_machine_gpus = cache(machine_gpus)
+_machine_gpus = AskedGpus()
 
 
 class ModelCatalog(Protocol):
@@ -121,7 +120,7 @@ class Facts:
     memory: Callable[[], int] = machine_bytes
     """Returns this machine's memory in bytes."""
     gpus: Callable[[], Mapping[str, int]] = _machine_gpus
-    """Returns this machine's GPUs and their memory; nvidia-smi is asked once."""
+    """Returns this machine's GPUs and their memory; nvidia-smi is asked until it answers."""
     refusals: Callable[[], Mapping[str, ErrorView]] = dict
     """Returns why models cannot be started, as the scheduler found a moment ago."""
     packs: dict[str, str] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -11,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 _QUESTION = ("nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits")
 _SECONDS = 20.0
 _MIB = 2**20
+READ_SECONDS = 30.0
+"""How often GPUs are read that are not known: nvidia-smi may take long to fail."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -54,6 +57,26 @@ def known_gpus(
             break
         visible[index] = found[index]
     return visible
+
+
+class AskedGpus:
+    """Asks for `known_gpus` until they are known, and remembers them; empty before."""
+
+    def __init__(
+        self,
+        read: Callable[[], dict[str, int] | None] = known_gpus,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read, self._monotonic = read, monotonic
+        self._found: dict[str, int] | None = None
+        self._read_at = -READ_SECONDS
+
+    def __call__(self) -> dict[str, int]:
+        """Return the memory in bytes of each GPU, by what `CUDA_VISIBLE_DEVICES` calls it."""
+        if self._found is None and (now := self._monotonic()) - self._read_at >= READ_SECONDS:
+            self._read_at = now
+            self._found = self._read()
+        return self._found or {}
 
 
 def _answer() -> str | None:

@@ -8,9 +8,12 @@ when they give it back. Knows nothing of Ray itself.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Protocol
+
+from backend.processes.machine_gpus import READ_SECONDS
 
 _log = logging.getLogger(__name__)
 
@@ -38,8 +41,8 @@ class Holders(Protocol):
 class NodeGpus:
     """Which GPUs are held. Those of a node keep their order, and later ones are added at its end."""
 
-    def __init__(self, holders: Holders) -> None:
-        self._holders = holders
+    def __init__(self, holders: Holders, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._holders, self._monotonic = holders, monotonic
         self._asked: dict[str, Future[dict[str, int] | None]] = {}
         """The holder that has not answered yet, by node."""
         self._answered: dict[str, int] = {}
@@ -49,8 +52,8 @@ class NodeGpus:
         """How many GPUs each node has."""
         self._useless: set[str] = set()
         """Nodes whose GPUs are held, but did not tell their memory."""
-        self._failing: set[str] = set()
-        """Nodes that could not tell which GPUs they have when they were asked last."""
+        self._failing: dict[str, float] = {}
+        """When nodes were asked last, of those that could not tell then which GPUs they have."""
 
     def are_known(self, node_id: str) -> bool:
         """Whether a node said which GPUs it has."""
@@ -72,13 +75,13 @@ class NodeGpus:
         """
         self._gpus = dict(nodes)
         self._useless &= nodes.keys()
-        self._failing &= nodes.keys()
         for node_id in self._answered.keys() - nodes.keys():
-            for known in (self._asked, self._answered, self._known):
+            for known in (self._asked, self._answered, self._known, self._failing):
                 known.pop(node_id, None)
         for node_id, gpus in nodes.items():
             number = self._answered.setdefault(node_id, 0)
-            if node_id not in self._asked and len(self.of(node_id)) < gpus:
+            rests = self._monotonic() - self._failing.get(node_id, -READ_SECONDS) < READ_SECONDS
+            if node_id not in self._asked and len(self.of(node_id)) < gpus and not rests:
                 self._hold(node_id, number)
         for node_id, promise in list(self._asked.items()):
             if promise.done():
@@ -102,13 +105,13 @@ class NodeGpus:
             _log.warning("the GPUs of node %s cannot be held: %s", node_id, error)
             self._holders.give_back(node_id, number)
             return
-        if gpus is None:  # The holder is asked again at the next look. Until then its GPUs count as others'.
+        if gpus is None:  # The holder is asked again. Until then its GPUs count as others'.
             self._known.setdefault(node_id, {})
             if node_id not in self._failing:
-                self._failing.add(node_id)
                 _log.warning("nvidia-smi failed on node %s: its GPUs are not used until it answers", node_id)
+            self._failing[node_id] = self._monotonic()
             return
-        self._failing.discard(node_id)
+        self._failing.pop(node_id, None)
         self._answered[node_id] = number + 1
         self._known[node_id] = self.of(node_id) | gpus
         if not gpus:  # Its CPUs are.

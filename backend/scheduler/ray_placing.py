@@ -17,10 +17,10 @@ from backend.planning.idle_ends import ends_for
 from backend.planning.machines import Machine, NotPlaced, Part, Placed, Wish
 from backend.planning.model_plan import plan
 from backend.planning.pool_place import PoolPlace
-from backend.processes.machine_gpus import known_gpus
+from backend.processes.machine_gpus import READ_SECONDS, known_gpus
 from backend.scheduler.ray_groups import PoolGroups, one_of
 from backend.scheduler.ray_nodes import Nodes
-from backend.scheduler.unplaced import Unplaced, why_unplaced
+from backend.scheduler.unplaced import JOIN_SECONDS, Unplaced, why_unplaced
 
 _LOOK_SECONDS = 1.0
 """How often a place is looked for again."""
@@ -29,12 +29,8 @@ _PLACED_SECONDS = 0.2
 _PLAN_SECONDS = 10.0
 """A place that Ray has not given after this long is planned anew."""
 _LAST_LOOK_SECONDS = 2.0
-"""How long it is waited for then: a busy machine may have given it, and be late with every answer."""
-_JOIN_SECONDS = 30.0
-"""After the last change of a cluster's nodes, no model is called impossible for this long."""
-
-_READ_SECONDS = 30.0
-"""How often our own machine's GPUs are read while there are none: nvidia-smi may take long to fail."""
+"""How long it is waited for then: a busy machine may have given it, and be late with every answer. All pools
+of a look share this, because the scheduler does nothing else meanwhile."""
 
 
 @dataclass(slots=True)
@@ -116,13 +112,18 @@ class Placing:
             return
         self._look_at = self._monotonic() + _LOOK_SECONDS
         self._plan()
-        for pool_id, pool in list(self._wanted.items()):
-            is_last = self._monotonic() - pool.asked_at >= _PLAN_SECONDS - 2 * _LOOK_SECONDS
-            seconds = _LAST_LOOK_SECONDS if is_last else _PLACED_SECONDS
-            if pool.placed is not None and self._groups.is_placed(pool_id, seconds):
-                self._placed[pool_id] = pool.placed
+        asked = [(one, pool, pool.placed) for one, pool in self._wanted.items() if pool.placed is not None]
+        left = _LAST_LOOK_SECONDS
+        for number, (pool_id, pool, placed) in enumerate(asked):
+            before = self._monotonic()
+            share = left / (len(asked) - number)
+            is_last = before - pool.asked_at >= _PLAN_SECONDS - 2 * _LOOK_SECONDS
+            is_placed = self._groups.is_placed(pool_id, share if is_last else min(share, _PLACED_SECONDS))
+            left = max(0.0, left - (self._monotonic() - before))
+            if is_placed:
+                self._placed[pool_id] = placed
                 del self._wanted[pool_id]
-                yield pool_id, pool.model, pool.placed
+                yield pool_id, pool.model, placed
 
     def forget(self, pool_id: str) -> None:
         """Give a pool's place back."""
@@ -182,7 +183,7 @@ class Placing:
             self._impossible, self._impossible_on, self._nodes_changed_at = {}, seen, now
             self._impossible_is_due = True
         # Nodes of a cluster join one after the other.
-        settled = not self._nodes or now - self._nodes_changed_at >= _JOIN_SECONDS
+        settled = not self._nodes or now - self._nodes_changed_at >= JOIN_SECONDS
         if self._impossible_is_due and settled and self._own_gpus is not None:
             self._impossible, self._impossible_is_due = impossible_on(self._config, machines), False
         return self._impossible
@@ -238,13 +239,10 @@ class Placing:
             self._groups.reserve(pool_id, found, on_nodes=self._nodes is not None)
 
     def _look_for_own_gpus(self) -> None:
-        """Read our own machine's GPUs again while a model waits for one and none is known."""
-        lacks = self._nodes is None and not self._own_gpus
-        if (
-            lacks
-            and self._monotonic() - self._read_at >= _READ_SECONDS
-            and any(pool.wish.placement.gpus for pool in self._wanted.values())
-        ):
+        """Read our own machine's GPUs again while they are unknown, or a model waits for one."""
+        if self._nodes is not None or self._own_gpus or self._monotonic() - self._read_at < READ_SECONDS:
+            return
+        if self._own_gpus is None or any(pool.wish.placement.gpus for pool in self._wanted.values()):
             self._read_own()
 
     def _read_own(self) -> None:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from backend.planning.machines import NotPlaced
 
 NO_PLACE = "no place for the model"
+JOIN_SECONDS = 30.0
+"""After the last change of a cluster's nodes, which join one after the other, no model is called impossible
+for this long, and the service not short of nodes."""
 
 _MOST_NAMED = 4
 """The jobs that a reason names."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend.processes.machine_gpus import known_gpus, machine_gpus
+from backend.processes.machine_gpus import AskedGpus, known_gpus, machine_gpus
 
 TWO = "0, GPU-aaa, 81559\n1, GPU-bbb, 24576\n"
 
@@ -32,3 +32,14 @@ def test_sees_none_where_nothing_answers():
 def test_tells_a_failed_answer_from_no_gpus():
     assert known_gpus({}, lambda: None) is None
     assert known_gpus({}, lambda: "") == {}
+
+
+def test_asks_again_until_gpus_are_known():
+    answers, seconds = [{"0": 80}, None, None], [0.0]
+    gpus = AskedGpus(answers.pop, lambda: seconds[0])
+    for at, found, left in [(0.0, {}, 2), (29.0, {}, 2), (31.0, {}, 1), (62.0, {"0": 80}, 0)]:
+        seconds[0] = at
+        assert gpus() == found
+        assert len(answers) == left
+    seconds[0] = 100.0
+    assert gpus() == {"0": 80}

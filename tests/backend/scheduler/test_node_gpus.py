@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from backend.scheduler.node_gpus import NodeGpus
+from tests.backend.scheduler.conftest import Clock
 
 
 @dataclass
@@ -17,6 +18,7 @@ class Holders:
     broken: bool = False
     tells: bool = True
     failing: bool = False
+    answers: int = 0
 
     def free(self, node_id):
         return len(self.free_by_node[node_id])
@@ -35,6 +37,7 @@ class Holders:
 
     def _answer(self, names):
         answer = Future()
+        self.answers += 1
         if self.broken:
             answer.set_exception(RuntimeError("it died"))
         else:
@@ -69,11 +72,13 @@ def test_takes_gpus_of_unknown_memory_for_nobody_elses():
 
 
 def test_asks_again_where_nvidia_smi_failed():
-    holders = Holders({"a": ["0", "1"]}, failing=True)
-    gpus = NodeGpus(holders)
-    for _ in range(2):
+    holders, clock = Holders({"a": ["0", "1"]}, failing=True), Clock()
+    gpus = NodeGpus(holders, clock)
+    for _ in range(4):
         gpus.look({"a": 2})
         assert (gpus.are_known("a"), gpus.of("a"), gpus.of_others("a")) == (True, {}, 2)
+        clock.now += 15.0
+    assert holders.answers == 2
     holders.failing = False
     gpus.look({"a": 2})
     assert (list(gpus.of("a")), gpus.of_others("a")) == (["0", "1"], 0)

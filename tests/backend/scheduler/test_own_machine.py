@@ -26,3 +26,14 @@ def test_waits_for_gpus_while_nvidia_smi_fails(tmp_path):
     assert "m" in impossible
     (_, _, place), *more = looks()[0]
     assert (place.gpus, more) == (1, [])
+
+
+def test_uses_gpus_that_are_known_late(tmp_path):
+    answers, clock = [None, {"0": 80 * GB}], Clock()
+    placing = Placing(
+        ServiceConfig(data_dir=tmp_path), {}, groups=Groups(), gpus=lambda: answers.pop(0), monotonic=clock
+    )
+    clock.now += 31.0
+    placing.want("pool", "some/m", GB)
+    ((_, _, place),) = placing.placed()
+    assert place.gpus == 1

@@ -160,6 +160,27 @@ def test_starts_pool_though_every_answer_of_ray_is_late(nodes):
     assert job_id in dict(nodes.workers.started).values()
 
 
+def test_waits_for_all_late_places_two_seconds_together(nodes):
+    placing, clock, groups = nodes.workers.placing, nodes.monotonic, nodes.workers.groups
+    asked = []
+
+    def is_placed(pool_id, seconds):
+        clock.now += seconds
+        asked.append(pool_id)
+        return False
+
+    groups.is_placed = is_placed
+    for pool_id in ("one", "two", "three", "four"):
+        placing.want(pool_id, pool_id, GB)
+    list(placing.placed())
+    clock.now += 9.0
+    before = clock.now
+    asked.clear()
+    list(placing.placed())
+    assert len(asked) == 4
+    assert clock.now - before == pytest.approx(2.0)
+
+
 def test_ends_idle_pools_of_one_node_for_large_model(nodes):
     four_idle(nodes)
     nodes.service.want_pool("one", nodes.clock.now)  # No longer idle.
