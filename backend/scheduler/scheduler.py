@@ -36,6 +36,7 @@ from backend.scheduler.process_runner import (
     PoolReady,
     ProcessRunner,
 )
+from backend.scheduler.unplaced import JOIN_SECONDS
 from backend.store.service_parts import NODES
 from backend.store.store import ServiceStore
 from tinkergym.errors import InvalidRequestError
@@ -89,6 +90,8 @@ class Scheduler:
         """The store's commits that the last tick knows of."""
         self._lacks_nodes: bool | None = None
         """What is recorded about it; None: what the last scheduler recorded."""
+        self._lacking_since: float | None = None
+        self._began_at = monotonic()
         self._quiet_seconds = _QUIET_SECONDS
         found = workers.running()
         self._pools.adopt(found, clock())
@@ -180,17 +183,30 @@ class Scheduler:
 
     def _note_nodes(self, now: float) -> None:
         """Record whether /v1/health names the nodes as what is missing."""
+        ready, passed = self._pools.ready, self._monotonic()
         # Running pools prove that there are nodes, of which a new scheduler hears only after a moment.
-        none = bool(self._config.ray.address) and not self._pools.ready and not self._workers.node_bytes()
-        waits = any(why.forever for why in self._workers.waiting().values())
+        none = bool(self._config.ray.address) and not ready and not self._workers.node_bytes()
+        # While others serve, only the operator's own models count: a tenant may name any folder.
+        waits = any(
+            why.forever and (not ready or model in self._config.preload)
+            for model, why in self._pools.without_place.items()
+        )
+        if not (none or waits):
+            self._lacking_since = None
+        elif self._lacking_since is None:
+            self._lacking_since = passed
+        lasts = self._lacking_since is not None and passed - self._lacking_since >= JOIN_SECONDS
         offered = set(self._config.models)
-        lacks = none or waits or (bool(offered) and offered <= self._workers.impossible().keys())
-        if lacks != self._lacks_nodes:
-            if lacks:
-                self._store.touch_part(NODES, now)
-            else:
-                self._store.forget_part(NODES)
-            self._lacks_nodes = lacks
+        lacks = lasts or (bool(offered) and offered <= self._workers.impossible().keys())
+        # Until it is clear, what was recorded stays, also by the last scheduler.
+        is_new = self._lacks_nodes is None and passed - self._began_at < JOIN_SECONDS
+        if lacks == self._lacks_nodes or (not lacks and (is_new or self._lacking_since is not None)):
+            return
+        if lacks:
+            self._store.touch_part(NODES, now)
+        else:
+            self._store.forget_part(NODES)
+        self._lacks_nodes = lacks
 
     def _note(self, change: Change, now: float) -> None:
         """Apply the consequences. Every write may fail, and then all of this is done again."""

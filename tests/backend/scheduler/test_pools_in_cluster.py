@@ -244,28 +244,43 @@ def test_knows_impossible_models_though_others_hold_gpus(make_world):
     assert placing.impossible().keys() == {"large", "large|full"}
 
 
-def test_records_that_no_node_has_place_for_what_is_wanted(nodes):
-    def lacks_nodes():
-        pass_seconds(nodes)
-        return NODES in nodes.service.parts(nodes.clock.now)
+def lacks_nodes(world, seconds=1):
+    for _ in range(seconds):
+        pass_seconds(world)
+    return NODES in world.service.parts(world.clock.now)
 
+
+def test_records_that_no_node_has_place_for_what_is_wanted(nodes):
     machines = nodes.workers.placing.machines
     small, other = machines
-    assert not lacks_nodes()
+    assert not lacks_nodes(nodes)
     machines.clear()
-    assert lacks_nodes()
+    assert not lacks_nodes(nodes, 30)
+    assert lacks_nodes(nodes, 2)
     nodes.new_scheduler()
+    assert lacks_nodes(nodes, 40)
     machines.append(Machine(node_id="c", cpus=2, memory_bytes=64 * GB))
-    assert not lacks_nodes()
+    assert not lacks_nodes(nodes)
     job_id = nodes.submit(model="large")
-    assert [lacks_nodes() for _ in range(3)][-1]
-    nodes.store.tenant("ada").request_cancel(job_id)
-    assert not [lacks_nodes() for _ in range(2)][-1]
-    nodes.let_pass(31.0)
-    assert lacks_nodes()  # No model of the settings could ever start.
+    assert lacks_nodes(nodes, 33)  # No model of the settings could ever start, either.
     machines[:] = [small, other]
-    pass_seconds(nodes, 31.0)
-    assert not lacks_nodes()
+    nodes.store.tenant("ada").request_cancel(job_id)
+    assert not lacks_nodes(nodes, 33)
+
+
+def test_records_no_lack_for_one_job_while_others_serve(nodes):
+    nodes.submit(model="one")
+    assert not lacks_nodes(nodes, 3)
+    nodes.workers.placing.machines[:] = [Machine(node_id=name, cpus=4, memory_bytes=64 * GB) for name in "ab"]
+    nodes.submit(model="large")
+    assert not lacks_nodes(nodes, 35)
+
+
+def test_keeps_what_the_last_scheduler_recorded_until_it_knows(nodes):
+    nodes.workers.placing.machines[:] = [Machine(node_id="c", cpus=2, memory_bytes=64 * GB)]
+    assert lacks_nodes(nodes, 35)
+    nodes.new_scheduler()
+    assert all(lacks_nodes(nodes) for _ in range(29))
 
 
 def test_budgets_memory_for_each_node(world):
