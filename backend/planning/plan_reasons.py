@@ -69,7 +69,7 @@ def too_few_gpus(wish: Wish, rooms: Sequence[NodeRoom], layouts: Sequence[Layout
         each for each in layouts if max(each.chunk_bytes, each.single_bytes if each.singles else 0) <= largest
     ]
     if not possible:
-        return _too_large(layouts[-1], largest)
+        return _too_large(wish, layouts[-1], largest)
     least = possible[0]
     needed = least.chunk_bytes
     free = max(len(room.fitting(needed)) for room in rooms)
@@ -87,20 +87,20 @@ def too_few_gpus(wish: Wish, rooms: Sequence[NodeRoom], layouts: Sequence[Layout
     return NotPlaced(needs=needs, others=(have, *together, *also), forever=False)
 
 
-def _too_large(layout: Layout, largest: int) -> NotPlaced:
+def _too_large(wish: Wish, layout: Layout, largest: int) -> NotPlaced:
     engine = layout.engine_bytes
     resident = layout.learner.total
     what = "its learner" if resident > largest or layout.together else "its engine"
     needed = max(layout.chunk_bytes, layout.single_bytes)
     needs = (
         f"{_gb(needed)} of one GPU ({what} {_gb(resident)}, an engine over "
-        f"{_gpus(layout.tensor_parallel)} {_gb(engine)} each)"
+        f"{_gpus(layout.tensor_parallel)} {_gb(engine)} each){_wished(wish)}"
     )
     return NotPlaced(needs=needs, largest=f"{_gb(largest)} for models", forever=True)
 
 
 def _wished(wish: Wish) -> str:
-    """Return the settings that say how many GPUs a model needs, in brackets."""
+    """Return the settings that say how many GPUs a model and each of its engines have, in brackets."""
     own = wish.placement
     numbers = {"gpus": own.gpus, "learner.ranks": own.learner.ranks, "engines": own.engines}
     named = [f"{_setting(wish, name)}={number}" for name, number in numbers.items() if number]

@@ -167,6 +167,12 @@ def test_divides_engines_over_no_more_gpus_than_wished():
     assert shown(plan(machines("a:8x24"), [apart])["0.5B"]) == "r2 e2t1 a4"
 
 
+def test_names_the_engines_that_keep_each_other_small():
+    (found,) = plan(machines("a:2x48"), [wish("32B", gpus=2, engines=2)]).values()
+    assert isinstance(found, NotPlaced)
+    assert "models.32B.placement.engines=2" in found.reason
+
+
 def test_counts_teachers_on_gpus_of_ranks():
     plain, taught = wish("7B", gpus=2), replace(wish("7B", gpus=2), teacher_bytes=30 * GB)
     without, beside = (plan(machines("a:2x141"), [one])["7B"] for one in (plain, taught))
