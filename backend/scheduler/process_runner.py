@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, Self
 
@@ -87,7 +88,8 @@ class Running:
                 return cls(kind="env_worker", pool_id=pool_id, worker_id=worker_id)
             case ["engine_host", pool_id, tail]:
                 number, _, engine_id = tail.partition("|")
-                return cls(kind="engine_host", pool_id=pool_id, worker_id=engine_id, number=int(number))
+                with suppress(ValueError):
+                    return cls(kind="engine_host", pool_id=pool_id, worker_id=engine_id, number=int(number))
         return None
 
     def __str__(self) -> str:

@@ -21,6 +21,8 @@ def test_finds_a_process_by_its_name(process, name):
     assert Running.find(name) == process
 
 
-@pytest.mark.parametrize("name", ["gpus|node", "gpus|node|1", "pool|pool-1", "ranks|pool-1|0", ""])
+@pytest.mark.parametrize(
+    "name", ["gpus|node", "gpus|node|1", "pool|pool-1", "engine_host|p|x", "ranks|pool-1|0", ""]
+)
 def test_knows_no_process_of_another_name(name):
     assert Running.find(name) is None
