@@ -24,16 +24,15 @@ _PART_BYTES = 16 * 2**20
 _OF_UNKNOWN_SIZE = 30.0
 """So many times longer may it take to read a blob whose size would cost another call."""
 _OF_MANY = 3.0
-"""So many times longer may it take to list or delete a folder."""
+"""So many times longer may it take to list or delete a folder, or to begin with a file."""
 
-# No listing is cached, as other processes write as well. Limits are short and retries few: a job that waits
-# for the store says so to its tenant, and tries again by itself.
-_S3 = {
-    "use_listings_cache": False,
-    "config_kwargs": {"connect_timeout": 5, "read_timeout": 15, "retries": {"total_max_attempts": 2}},
-}
-_S3_TRIES = 2
-"""Of s3fs, around the attempts above; a download goes on where it broke off."""
+# Limits are short and tries few: a job that waits for the store says so to its tenant, and tries again by
+# itself.
+_READ_SECONDS, _TRIES = 15, 2
+"""Of s3fs, around botocore's own attempts."""
+_FILE_READ_SECONDS, _FILE_TRIES = 30, 5
+"""For files: all parts of a large one must come through in one call, and a slow link breaks now and then. A
+download goes on where it broke off, but counts the breaks of the whole file."""
 _FULL = (
     "QuotaExceeded",
     "StorageFull",
@@ -54,15 +53,16 @@ class ObjectBlobs:
         Args:
             url: Where it is.
             cache: Where folders are read from.
-            answer_seconds: How long a call may take, and a second for each MiB: without this, a server that
-                accepts connections and says nothing is waited for forever.
+            answer_seconds: How long a small call may take, three times as long a file's, and a second for
+                each MiB: without this, a server that accepts connections and says nothing is waited for
+                forever.
 
         Raises:
             MissingExtraError: What speaks the URL's protocol is not installed.
             ConfigError: Its protocol is not known.
         """
         self._url, self._cache, self._answer_seconds = url.rstrip("/"), cache, answer_seconds
-        self._fs = _file_system(self._url)
+        self._fs, self._file_fs = _file_system(self._url), _file_system(self._url, for_files=True)
         self._root = str(self._fs._strip_protocol(self._url)).rstrip("/")
 
     def __reduce__(self) -> tuple[type[ObjectBlobs], tuple[str, FolderCache]]:
@@ -97,8 +97,9 @@ class ObjectBlobs:
         """See `Blobs`."""
         # One part at a time: with s3fs's defaults, 64 MiB take 129 MiB of memory.
         with self._answers(key):
-            limit = self._within(path.stat().st_size)
-            self._fs.put_file(str(path), self._path(key), chunksize=_PART_BYTES, max_concurrency=1, **limit)
+            limit = self._within(path.stat().st_size, times=_OF_MANY)
+            copied = {"chunksize": _PART_BYTES, "max_concurrency": 1}
+            self._file_fs.put_file(str(path), self._path(key), **copied, **limit)
 
     @contextmanager
     def reading(self, key: str) -> Iterator[Path]:
@@ -182,9 +183,10 @@ class ObjectBlobs:
     def _download(self, key: str, path: Path) -> None:
         try:
             with self._answers(key):
-                limit = self._within(self._fs.info(self._path(key), **self._within())["size"] or 0)
+                size = self._fs.info(self._path(key), **self._within())["size"] or 0
+                limit = self._within(size, times=_OF_MANY)
                 copied = {"chunksize": _PART_BYTES, "max_concurrency": 1}
-                self._fs.get_file(self._path(key), str(path), **copied, **limit)
+                self._file_fs.get_file(self._path(key), str(path), **copied, **limit)
         except StorageFullError as error:  # Nothing is written into the store.
             raise StorageFullError(
                 f"no space left on this node's disk for {path.parent}", hint="free space, then try again"
@@ -220,10 +222,10 @@ class ObjectBlobs:
         )
 
 
-def _file_system(url: str) -> Any:
+def _file_system(url: str, *, for_files: bool = False) -> Any:
     protocol = url.partition("://")[0]
     try:
-        return _opened(protocol, os.getpid())
+        return _opened(protocol, os.getpid(), for_files)
     except ImportError as error:
         raise MissingExtraError(
             f"blobs={url} needs a package that is not installed: {error}",
@@ -237,12 +239,18 @@ def _file_system(url: str) -> Any:
 
 
 @functools.lru_cache
-def _opened(protocol: str, _process_id: int) -> Any:
+def _opened(protocol: str, _process_id: int, for_files: bool) -> Any:
     # By process as well, since a forked one must not use its parent's connections.
     # fsspec keeps one per thread, each with connections of its own.
-    opened = fsspec.filesystem(protocol, skip_instance_cache=True, **(_S3 if protocol == "s3" else {}))
-    if protocol == "s3":
-        opened.retries = _S3_TRIES
+    if protocol != "s3":
+        return fsspec.filesystem(protocol, skip_instance_cache=True)
+    seconds, tries = (_FILE_READ_SECONDS, _FILE_TRIES) if for_files else (_READ_SECONDS, _TRIES)
+    limits = {"connect_timeout": 5, "read_timeout": seconds, "retries": {"total_max_attempts": 2}}
+    # No listing is cached, as other processes write as well.
+    opened = fsspec.filesystem(
+        protocol, skip_instance_cache=True, use_listings_cache=False, config_kwargs=limits
+    )
+    opened.retries = tries
     return opened
 
 
