@@ -95,10 +95,9 @@ class Choice(UserSettings):
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         """Refuse a user's subclass that has methods: settings are sent to the service, code is not."""
+        installed = {part for base in cls.__mro__ if cls._is_installed(base) for part in base.__mro__}
         for base in cls.__mro__:
-            if cls._is_installed(base):
-                break  # And with it what it is made of.
-            if not _is_foreign(base):
+            if base in installed or not _is_foreign(base):
                 continue
             for name, value in vars(base).items():
                 if isinstance(value, _METHODS) and not _takes_effect(cls, name):

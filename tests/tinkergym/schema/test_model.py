@@ -43,9 +43,10 @@ class Mixin:
         return rewards
 
 
-def test_rejects_mixins_method_by_subclass_that_service_would_get():
+@pytest.mark.parametrize("bases", [(Mixin, tg.GRPO), (tg.GRPO, Mixin)])
+def test_rejects_mixins_method_by_subclass_that_service_would_get(bases):
     with pytest.raises(InvalidRequestError) as refused:
-        type("Mine", (Mixin, tg.GRPO), {"__module__": "users_script"})
+        type("Mine", bases, {"__module__": "users_script"})
     assert refused.value.field == "Mine.advantages"
 
 
