@@ -83,8 +83,10 @@ class PoolProofs:
     async def _prove(self, pool: PoolRecord, proof: _Proof) -> None:
         failed = True
         try:
-            proven = PoolProof.model_validate_json(await self._proxy.call(pool, "/prove", b"", {}))
-            failed, proof.resting = False, not proven.sampled
+            answer = await self._proxy.call(pool, "/prove", b"", {})
+            # A worker of a former version says nothing when it has sampled.
+            proof.resting = bool(answer) and not PoolProof.model_validate_json(answer).sampled
+            failed = False
         except (TinkerGymError, ValueError):
             pass  # `failing` says so. ValueError: it is of another version.
         finally:

@@ -116,8 +116,8 @@ class PoolEndpoint:
     most_waiting: int = 0
     proof: int = 200
     """The status of what is answered to the question whether it can be sampled."""
-    samples: bool = True
-    """Whether it says that it was."""
+    samples: bool | None = True
+    """Whether it says that it was; None as former workers, which say nothing."""
     no_episodes: threading.Event = field(default_factory=threading.Event)
     """While it is set, no waiting lease is answered."""
 
@@ -174,6 +174,8 @@ class PoolEndpoint:
             return Response(status_code=204)
 
         async def prove(request: Request):
+            if self.samples is None:
+                return Response(status_code=204)
             return JSONResponse({"sampled": self.samples}, status_code=self.proof)
 
         async def report(request: Request):

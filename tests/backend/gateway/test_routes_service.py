@@ -96,12 +96,13 @@ def test_reports_pool_as_missing_that_cannot_be_sampled(gateway, client, start_p
     assert client.get("/v1/health?sample=false").json()["waiting_for"] == ["pool:nano"]
 
 
-def test_says_which_models_rest_unsampled(gateway, client, start_pool):
+@pytest.mark.parametrize(("samples", "resting"), [(False, ["nano"]), (None, [])])
+def test_says_which_models_rest_unsampled(gateway, client, start_pool, samples, resting):
     pool = start_pool()
     gateway.store.service().touch_part("scheduler", now=time.time())
-    pool.samples = False
+    pool.samples = samples
     health = client.get("/v1/health").json()
-    assert (health["status"], health["resting"]) == ("ok", ["nano"])
+    assert (health["status"], health["resting"]) == ("ok", resting)
 
 
 def test_reports_pool_as_missing_at_which_nothing_listens(gateway, client):
