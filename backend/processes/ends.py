@@ -13,9 +13,19 @@ JOBS_STOP_SECONDS = 4.0
 """What a pool's jobs have to return to the queue."""
 POOLS_STOP_SECONDS = JOBS_STOP_SECONDS + 2.0
 """After this long the scheduler's host kills pools; each of these bounds is longer than what it waits for."""
+RAY_STOP_SECONDS = POOLS_STOP_SECONDS + 2.0
+"""What pools and their Ray have together."""
 TICK_STOP_SECONDS = 4.0
 """What the scheduler's last tick has, before pools are stopped."""
-SCHEDULER_STOP_SECONDS = TICK_STOP_SECONDS + POOLS_STOP_SECONDS + 2.0
+WATCH_SECONDS = 1.0
+"""After this long the scheduler's host notices at the latest that it should stop."""
+REMAINS_SECONDS = 5.0
+"""What killed processes have to be gone."""
+GUARDIAN_SECONDS = 2 * REMAINS_SECONDS
+"""What a guardian has, which kills what else is left."""
+SCHEDULER_STOP_SECONDS = (
+    WATCH_SECONDS + TICK_STOP_SECONDS + RAY_STOP_SECONDS + REMAINS_SECONDS + GUARDIAN_SECONDS
+)
 """All of the scheduler's host with its Ray."""
 SERVICE_STOP_SECONDS = SCHEDULER_STOP_SECONDS + 2.0
 """After this long the supervisor kills everything."""

@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from backend.processes.children import kill_marked
-
-_PATIENCE_SECONDS = 10.0
+from backend.processes.ends import GUARDIAN_SECONDS
 
 
 @contextmanager
@@ -37,7 +36,7 @@ def guarded(mark: str) -> Iterator[None]:
     finally:
         os.close(writing)
         with suppress(subprocess.TimeoutExpired):
-            guardian.wait(timeout=_PATIENCE_SECONDS)
+            guardian.wait(timeout=GUARDIAN_SECONDS)
 
 
 def main() -> None:

@@ -25,8 +25,9 @@ from backend.private_folder import make_private
 from backend.processes.children import MARK_VARIABLE
 from backend.processes.ends import (
     POOLS_STOP_SECONDS,
-    SCHEDULER_STOP_SECONDS,
-    TICK_STOP_SECONDS,
+    RAY_STOP_SECONDS,
+    REMAINS_SECONDS,
+    WATCH_SECONDS,
     wait_for_end,
 )
 from backend.processes.foreign_code import HOST_VARIABLE
@@ -40,7 +41,6 @@ from backend.scheduler.ticking import Ticking
 from backend.store.store import Store
 
 _log = logging.getLogger(__name__)
-_LOOK_SECONDS = 1.0
 """An end is noticed at once; this bounds the rest."""
 _SWEEP_SECONDS = 60.0
 """Interval between checks for old logs."""
@@ -87,8 +87,7 @@ def _main() -> int:
         )
         _watch(config, core, stop, early)
         ticking.stop()
-        seconds = SCHEDULER_STOP_SECONDS - TICK_STOP_SECONDS
-        _within(seconds, lambda: ray_cluster.stop_everything(seconds=POOLS_STOP_SECONDS))
+        _within(RAY_STOP_SECONDS, lambda: ray_cluster.stop_everything(seconds=POOLS_STOP_SECONDS))
     return 0
 
 
@@ -103,7 +102,7 @@ def _watch(
     swept_at = time.monotonic()
     ids = [parent, *(process.pid for process in core)]
     while not stop.is_set():
-        ended = wait_for_end(ids, _LOOK_SECONDS)
+        ended = wait_for_end(ids, WATCH_SECONDS)
         if time.monotonic() - swept_at >= _SWEEP_SECONDS:
             swept_at = time.monotonic()
             remove_old_logs(config.ray_dir)
@@ -148,7 +147,7 @@ def _end_processes(digest: str) -> None:
             if process.environ().get(HOST_VARIABLE) == digest:
                 process.kill()
                 left.append(process)
-    psutil.wait_procs(left, timeout=5.0)
+    psutil.wait_procs(left, timeout=REMAINS_SECONDS)
 
 
 def _core_processes() -> list[psutil.Process]:
