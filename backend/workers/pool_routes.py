@@ -67,15 +67,16 @@ class PoolRoutes:
         self._router.sample(requests, deliver, together=together)
 
     def prove(self) -> PoolProof:
-        """Sample a token of the model, unless its engine sleeps or has sampled a moment ago.
+        """Sample a token of the model, unless its engine sleeps, has sampled a moment ago, or soon sleeps.
 
         Raises:
             TinkerGymError: The engine refuses, or does not answer in time.
         """
-        learns = self._parts.config.sleep_while_learning and bool(self._jobs.pulses)
-        if learns or self._parts.own.engine.asleep:
-            return PoolProof(sampled=False)  # A request would wake the engine, or keep it from sleeping.
-        if time.monotonic() - self._sampled_at < _PROVEN_SECONDS:
+        if self._parts.own.engine.asleep:
+            return PoolProof(sampled=False)  # A request would wake the engine.
+        # A request would keep the engine awake that must sleep while a job learns; the job's own are enough.
+        plays = self._parts.config.sleep_while_learning and bool(self._jobs.pulses)
+        if plays or time.monotonic() - self._sampled_at < _PROVEN_SECONDS:
             return PoolProof(sampled=True)
         arrived: queue.SimpleQueue[Completion | SampleFailure] = queue.SimpleQueue()
         own = self._parts.own.model

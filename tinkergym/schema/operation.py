@@ -31,7 +31,8 @@ class PoolProof(WireModel):
     """Whether a pool can be sampled."""
 
     sampled: bool
-    """Whether it sampled a token a moment ago; False while its engine sleeps, which only a request wakes."""
+    """Whether it sampled a token a moment ago, or a job of it does; False only while its engine sleeps, which
+    a request would wake."""
 
 
 class PoolReport(WireModel):

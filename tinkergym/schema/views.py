@@ -178,8 +178,9 @@ class HealthView(WireModel):
     missing_since: dict[str, float] = {}
     """For each of them, since when, in Unix seconds."""
     resting: list[str] = Field([], max_length=1000)
-    """Loaded models whose engines sleep: their workers answer, but no token was asked, which would wake them.
-    The names of models that the service does not list are shown to the local owner only."""
+    """Loaded models whose engines sleep, at rest or while a job learns: their workers answer, but no token
+    was sampled, which would wake them. The names of models that the service does not list are shown to the
+    local owner only."""
     memory: dict[str, int] = {}
     """Bytes used by each loaded model with its environment workers and engine hosts; shown to the local owner
     only."""

@@ -10,6 +10,7 @@ PAIRS = [{"prompt": f"say {number}", "chosen": f"{number}", "rejected": "no"} fo
 
 def finished(lab):
     job_id = lab.start(steps=3, deterministic=True)
+    assert lab.pool.routes.prove().sampled  # Awake while the job plays.
     lab.play_on(job_id)
     return lab.weights(job_id, 3)
 
