@@ -42,10 +42,10 @@ _ListIterator: type[Any] = type(iter([]))
 class _Allowance:
     """What remains for one rendering."""
 
-    __slots__ = ("left",)
+    __slots__ = ("left", "most")
 
-    def __init__(self, units: int) -> None:
-        self.left = units
+    def __init__(self, most: int) -> None:
+        self.left = self.most = most
 
 
 _allowance: ContextVar[_Allowance] = ContextVar("allowance")
@@ -70,10 +70,15 @@ def charge(units: int) -> None:
     """
     allowance = _allowance.get()
     allowance.left -= units
-    if allowance.left < 0 or units > _MOST_UNITS_AT_ONCE:
+    if units > _MOST_UNITS_AT_ONCE:
         raise OverflowError(
-            f"it does too much work: more than {MOST_UNITS} steps and characters, and those that the "
-            f"conversation allows"
+            f"it does too much work at once: more than {_MOST_UNITS_AT_ONCE} characters in one step"
+        )
+    if allowance.left < 0:
+        whose = "any" if allowance.most == _MOST_UNITS_AT_ALL else "this"
+        raise OverflowError(
+            f"it does too much work: more than {allowance.most} steps and characters, the most for {whose} "
+            "conversation"
         )
 
 
