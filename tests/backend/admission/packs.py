@@ -37,9 +37,10 @@ class Odd(gym.Env):
         if self.how == "lacks":
             raise tg.errors.InvalidRequestError("row 3 has no column 'answer'", hint="rename it")
         if self.how == "hangs":
-            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-            open(os.environ["ODD_PIDS"], "w").write(f"{os.getpid()} {child.pid}")
             time.sleep(600)
+        if self.how == "leaves":
+            child = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            open(os.environ["ODD_PIDS"], "w").write(f"{os.getpid()} {child.pid}")
         if self.how == "dies":
             print("last words", flush=True)
             os._exit(7)

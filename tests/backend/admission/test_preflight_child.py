@@ -94,11 +94,16 @@ def test_accepts_images_only_for_seeing_model_within_its_context(pack, preflight
         preflight.check(spec(how="many", length=60, model="nano-vl"))
 
 
-def test_stops_hanging_environment_with_everything_that_it_started(pack):
+def test_stops_hanging_environment(pack):
+    pids = []
+    limits = GatewayLimits(job_check_seconds=0.1)
     with pytest.raises(InvalidEnvironmentError, check=lambda error: error.code == "too_slow"):
-        Preflight(Catalog(), GatewayLimits(job_check_seconds=10), ["ODD_PIDS"], waited=lambda pid: 0.0).check(
-            spec(how="hangs")
-        )
+        Preflight(Catalog(), limits, waited=lambda pid: pids.append(pid) or 0.0).check(spec(how="hangs"))
+    assert [pid for pid in pids if psutil.pid_exists(pid)] == []
+
+
+def test_ends_with_its_check_everything_that_environment_started(pack):
+    Preflight(Catalog(), GatewayLimits(job_check_seconds=60), ["ODD_PIDS"]).check(spec(how="leaves"))
     pids = [int(pid) for pid in (pack / "pids").read_text().split()]
     _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], 60)
     assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
