@@ -47,7 +47,8 @@ class Cluster:
     store: Store
     blobs: str
     """A bucket, where a server for it is installed; else a folder that all hosts see."""
-    serving: dict[int, subprocess.Popen[Any]] = field(default_factory=dict)
+    serving: dict[tuple[int, str], subprocess.Popen[Any]] = field(default_factory=dict)
+    """By host and role."""
 
     def start(self, nodes: tuple[int, ...], **resources: int) -> None:
         self.hosts.start_node(0, head=None, cpus=0)
@@ -70,7 +71,7 @@ class Cluster:
         }
         words = [word for name, value in written.items() for word in ("--set", f"{name}={value}")]
         program = [sys.executable, "-m", "backend.app.supervisor", "--role", role]
-        self.serving[number] = self.hosts.start(number, *program, *words)
+        self.serving[number, role] = self.hosts.start(number, *program, *words)
         if role != "scheduler":
             until(lambda: self.hosts.read(number, f"{DATA}/local.json"), f"the service on host {number}")
 
@@ -137,7 +138,7 @@ class Cluster:
 
     def stop(self) -> None:
         self.hosts.run(0, "pkill", "-TERM", "-f", "backend.app.supervisor")
-        assert self.serving[0].wait(60) == 0
+        assert self.serving[0, "all"].wait(60) == 0
 
     def left(self) -> str:
         """Return the actors and placement groups in the cluster."""

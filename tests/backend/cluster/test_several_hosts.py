@@ -135,7 +135,7 @@ def test_leaves_no_actor_and_no_group_behind(cluster):
 
 
 def test_learns_same_bits_with_ranks_on_two_hosts(cluster):
-    if cluster.serving[0].poll() is None:  # Where this test runs alone.
+    if cluster.serving[0, "all"].poll() is None:  # Where this test runs alone.
         cluster.stop()
 
     def learn(cpus):
