@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy import URL, Connection, NullPool, create_engine, event, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from backend.errors import ConfigError
 from backend.store.postgres_news import PostgresNews
 from tinkergym.basics.extras import import_extra
 from tinkergym.errors import (
@@ -64,6 +63,11 @@ class DuplicateRowError(InternalServiceError):
 
 class DatabaseUnreachableError(ServiceUnavailableError):
     """No database answers, or it refuses the connection."""
+
+
+def lacks_rights(error: TinkerGymError) -> bool:
+    """Whether an error that `typed` made says that the database's user may not do what was asked."""
+    return getattr(getattr(error.__cause__, "orig", None), "sqlstate", None) == "42501"
 
 
 class Postgres:
@@ -129,20 +133,11 @@ class Postgres:
             return ServiceUnavailableError(
                 "the database server has no connection left", hint="raise its max_connections"
             )
-        if state == "42501":
-            return ConfigError(
-                f"the user of {self.name} may not do what is needed: {said}",
-                hint="make it the database's owner: createdb --owner=USER NAME",
-                field="database_url",
-            )
         if state in _REPEATABLE:
             return ServiceUnavailableError(f"the database is busy: {said}", hint="try again")
-        doubled = DuplicateRowError(f"a row exists already: {said}")
-        return (
-            doubled
-            if state == "23505"
-            else InternalServiceError(f"the database refused an operation: {said}")
-        )
+        if state == "23505":
+            return DuplicateRowError(f"a row exists already: {said}")
+        return InternalServiceError(f"the database refused an operation: {said}")
 
     def close(self) -> None:
         """Close all connections that are not in use."""

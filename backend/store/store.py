@@ -30,7 +30,7 @@ from backend.store.journal import JournalStore
 from backend.store.key_rows import KeyStore
 from backend.store.policies import PolicyStore, checkpoints_by_key
 from backend.store.policy_call_rows import PolicyCalls, PolicyCallStore
-from backend.store.postgres import DatabaseUnreachableError
+from backend.store.postgres import DatabaseUnreachableError, lacks_rights
 from backend.store.references import ReferredPolicy, find_policy
 from backend.store.schema_version import HEAD, require_current_schema
 from backend.store.secret_rows import SecretRows
@@ -38,6 +38,7 @@ from backend.store.service_parts import PartStore
 from backend.store.stored_facts import FactStore
 from backend.store.tables import images, jobs, tenants
 from backend.store.tenant import TenantStore
+from tinkergym.errors import InternalServiceError
 from tinkergym.schema.certificate import StepLedger
 from tinkergym.schema.events import Event
 from tinkergym.schema.ids import PolicyRef
@@ -124,6 +125,15 @@ class Store:
         except DatabaseUnreachableError as error:
             database.close()
             raise ConfigError(error.message, hint=error.hint, field="database_url") from error
+        except InternalServiceError as error:
+            database.close()
+            if not lacks_rights(error):
+                raise
+            raise ConfigError(
+                f"the user in database_url may not do what is needed: {error.message}",
+                hint="make it the database's owner: createdb --owner=USER NAME",
+                field="database_url",
+            ) from error
         return cls(database, clock)
 
     def tenant(self, tenant_id: str) -> TenantStore:

@@ -10,7 +10,7 @@ from backend.store.database import Database
 from backend.store.job_rows import append, job_row
 from backend.store.postgres import AdvisoryLock
 from backend.store.store import Store
-from tinkergym.errors import ConflictError
+from tinkergym.errors import ConflictError, InternalServiceError
 from tinkergym.schema.events import JobState, WarningEvent
 from tinkergym.schema.summaries import JobQuery
 
@@ -140,6 +140,16 @@ def test_names_a_user_that_may_make_no_tables(postgres_server):
     with pytest.raises(ConfigError) as refused:
         Store.open(postgres_server.url("closed").replace("tinkergym@", "weak@"))
     assert refused.value.field == "database_url"
+
+
+def test_hides_database_from_tenants_when_rights_are_lost(postgres_server):
+    postgres_server.execute("CREATE DATABASE lost")
+    postgres_server.execute("CREATE ROLE maker LOGIN; GRANT ALL ON SCHEMA public TO maker", "lost")
+    store = Store.open(postgres_server.url("lost").replace("tinkergym@", "maker@"))
+    postgres_server.execute("REVOKE ALL ON ALL TABLES IN SCHEMA public FROM maker", "lost")
+    with pytest.raises(InternalServiceError):
+        store.keys.ensure_tenant("ada")
+    store.close()
 
 
 def test_says_that_nothing_answers():
