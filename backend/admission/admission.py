@@ -15,7 +15,6 @@ from backend.admission.bounds import (
 )
 from backend.admission.facts import Check, Facts, JobCheck, ModelCatalog
 from backend.admission.model_inputs import datasets_fit, template_is_settled
-from backend.admission.models_together import teacher_has_room
 from backend.admission.origins import origins_are_definite
 from backend.admission.remote_environments import allowed, by_id, check_evaluations, secrets_are_put_away
 from backend.config import ServiceConfig
@@ -68,7 +67,6 @@ CHECKS: tuple[Check, ...] = (
     engine_can_sample,
     learner_can_train,
     origins_are_definite,
-    teacher_has_room,
     template_is_settled,
     datasets_fit,
     environments_can_be_played,

@@ -9,10 +9,6 @@ from collections.abc import Sequence
 
 from backend.admission.facts import Facts
 from backend.catalog.tensor_files import expected_bytes
-from tinkergym.schema.ids import PolicyRef
-from tinkergym.schema.jobs.distillation import DistillationSpec
-from tinkergym.schema.jobs.parts import FullParameters
-from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.refusals import Refusal
 
 
@@ -50,32 +46,36 @@ def no_room_together(field: str, models: Sequence[str], instead: str, facts: Fac
     return Refusal(field, f"{what} {where}", hint, "models_too_large")
 
 
-def teacher_has_room(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
-    """Refuse a teacher on another base model for which no room was planned next to the student."""
-    if not isinstance(spec, DistillationSpec):
-        return spec
-    model, all_parameters = spec.teacher, False
-    if PolicyRef.is_meant(spec.teacher):
-        taught = facts.tenant.find_policy(PolicyRef.parse(spec.teacher), field="teacher").policy
-        model, all_parameters = taught.model, isinstance(taught.adapter, FullParameters)
-    has_gpus = _has_gpus(spec.model, facts)
+def no_room_for_teacher(
+    student: str, teacher: str, model: str, facts: Facts, *, all_parameters: bool
+) -> Refusal | None:
+    """Return why no room was planned for a teacher next to a student.
+
+    Args:
+        student: The job's base model.
+        teacher: What the job names: a model, or a policy's version.
+        model: The teacher's base model.
+        facts: See `Facts`.
+        all_parameters: Whether the teacher trained all of them.
+    """
+    has_gpus = _has_gpus(student, facts)
     # On the CPUs of one machine no place is planned: memory is measured, and idle models end.
-    if model == spec.model or not (has_gpus or facts.config.ray.address):
-        return spec
-    if model not in facts.config.teachers_of(spec.model):
-        instead = f"choose a teacher on {spec.model!r}, or let the operator list {model!r} in "
-        instead += f"models.{spec.model}.teachers"
-        return no_room_together("teacher", (spec.model, model), instead, facts) or spec
+    if model == student or not (has_gpus or facts.config.ray.address):
+        return None
+    if model not in facts.config.teachers_of(student):
+        instead = f"choose a teacher on {student!r}, or let the operator list {model!r} in "
+        instead += f"models.{student}.teachers"
+        return no_room_together("teacher", (student, model), instead, facts)
     if all_parameters and has_gpus:
         return Refusal(
             "teacher",
-            f"{spec.teacher} trained all parameters of {model!r}, and the GPUs of a worker of {spec.model!r} "
+            f"{teacher} trained all parameters of {model!r}, and the GPUs of a worker of {student!r} "
             "are planned for that model with an adapter",
             f"choose a teacher with an adapter, or download its model and let the operator list it in "
-            f"models.{spec.model}.teachers",
+            f"models.{student}.teachers",
             "several_models",
         )
-    return spec
+    return None
 
 
 def _has_gpus(model: str, facts: Facts) -> bool:

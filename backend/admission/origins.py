@@ -10,12 +10,13 @@ from pydantic import JsonValue
 
 from backend.admission.facts import Facts, ModelCatalog
 from backend.admission.frozen_opponents import with_definite_opponents
+from backend.admission.models_together import no_room_for_teacher
 from backend.store.policies import PolicyRecord
 from backend.store.store import TenantStore
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.distillation import DistillationSpec
-from tinkergym.schema.jobs.parts import Adapter, LoRA
+from tinkergym.schema.jobs.parts import Adapter, FullParameters, LoRA
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.jobs.spec import JobSpec
 
@@ -26,7 +27,8 @@ def origins_are_definite(spec: JobSpec, facts: Facts) -> JobSpec:
     Raises:
         NotFoundError: Such a policy is not this tenant's, or there is no checkpoint of that version.
         InvalidRequestError: Its model or adapter differs from the job's; or the teacher's tokenizer differs
-            from the student's, or it cannot score everything that the student may write.
+            from the student's, it cannot score everything that the student may write, or no room was planned
+            for it.
     """
     catalog, tenant = facts.catalog, facts.tenant
     # A pool serves one name: a folder written in several ways would be loaded several times.
@@ -49,7 +51,7 @@ def origins_are_definite(spec: JobSpec, facts: Facts) -> JobSpec:
     if spec.sampled_policy:
         changes["policy"] = _sampled(tenant, spec)
     if isinstance(spec, DistillationSpec):
-        changes["teacher"] = _teacher(catalog, tenant, spec)
+        changes["teacher"] = _teacher(facts, spec)
     return with_definite_opponents(tenant, spec.model_copy(update=changes))
 
 
@@ -129,12 +131,14 @@ def _to_write(adapter: Adapter) -> str:
     return f"adapter=tg.LoRA({arguments}), on the command line {on_line}"
 
 
-def _teacher(catalog: ModelCatalog, tenant: TenantStore, spec: DistillationSpec) -> str:
+def _teacher(facts: Facts, spec: DistillationSpec) -> str:
     """Return the teacher by its canonical name, with its version if it is a job's policy."""
+    catalog, all_parameters = facts.catalog, False
     named = model = catalog.known_as(spec.teacher)
     if PolicyRef.is_meant(spec.teacher):
-        definite, teacher = _policy(tenant, spec.teacher, "teacher")
+        definite, teacher = _policy(facts.tenant, spec.teacher, "teacher")
         named, model = str(definite), teacher.model
+        all_parameters = isinstance(teacher.adapter, FullParameters)
     try:
         theirs = catalog.renderer(model)
     except InvalidRequestError as error:
@@ -148,6 +152,8 @@ def _teacher(catalog: ModelCatalog, tenant: TenantStore, spec: DistillationSpec)
             field="teacher",
         )
     _refuse_narrower(catalog, spec, model)
+    if refusal := no_room_for_teacher(spec.model, named, model, facts, all_parameters=all_parameters):
+        raise refusal.error()
     return named
 
 
