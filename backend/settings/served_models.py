@@ -88,8 +88,10 @@ class ServedModels(Settings):
     """The settings about models and engines."""
 
     models: dict[str, OfferedModel] = Field(default=PACKAGED_MODELS, validate_default=True)
-    """Table of models: name = directory or Hugging Face hub id, or a table with this as `path` and a
-    `placement` of its own. `nano`, `nano-instruct` and `nano-vl` are always there."""
+    """Table of models: name = directory or Hugging Face hub id, or a table with this as `path`, a `placement`
+    of its own, and `models.NAME.teachers`: other models of this table that distillation jobs on it may have
+    as teachers. Where it runs on GPUs, its place has room for all of them, and jobs with other teachers are
+    refused; on a CPU they are not. `nano`, `nano-instruct` and `nano-vl` are always there."""
 
     placement: ModelPlacement = ModelPlacement()
     """Where all models run, unless `models.NAME.placement` says otherwise."""
