@@ -121,7 +121,7 @@ def test_waits_for_a_cluster_whose_head_died(cluster, undisturbed):
         cluster.hosts.kill(number, "raylet")
     until(lambda: "cluster" in cluster.ask(0, "/v1/health").json()["waiting_for"], "the cluster's end")
     until(lambda: cluster.store.service().job(job_id).state is JobState.QUEUED, "the queue")
-    assert "Ray cluster" in cluster.store.service().job(job_id).reason
+    until(lambda: "Ray cluster" in cluster.store.service().job(job_id).reason, "the reason")
     for number in range(4):
         cluster.hosts.stop_node(number)
     cluster.start((1, 2))
