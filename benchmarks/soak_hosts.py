@@ -39,16 +39,18 @@ _PATTERNS = {
 }
 """Of the command line, and the hosts where it may be."""
 KINDS = (*_PATTERNS, _SCHEDULER, _STANDBY, HOST)
+_OF_A_POOL = ("pool worker", "learner rank", "engine host", HOST)
 _START_SECONDS = 900.0
 _REQUEST_SECONDS = 600.0
 """A model with ranks and engine hosts takes minutes to come up on a busy machine."""
 _PAUSE_SECONDS = 0.5
 _ACTIVE = """SELECT DISTINCT host(client_addr) FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND granted"""
+_HEARTBEAT_SECONDS = 5
 _SETTINGS: dict[str, object] = {
     # As long as on a service of its own: a busy machine is no loss of a worker.
     "lease_seconds": 30,
-    "heartbeat_seconds": 5,
+    "heartbeat_seconds": _HEARTBEAT_SECONDS,
     "placement.learner.ranks": 2,
     "placement.engines": 2,
 }
@@ -144,8 +146,10 @@ def _victims(cluster: Cluster) -> dict[str, list[tuple[int, str]]]:
             is_active = kind == _STANDBY and cluster.hosts.address(number) in active
             for process in _processes(cluster, number, pattern):
                 found.setdefault(_SCHEDULER if is_active else kind, []).append((number, process))
-    if "pool worker" not in found:  # What it needs to come up is left alone.
-        found.pop(HOST, None)
+    # What a model needs to come up is left alone: three ends of its pool meanwhile fail its jobs, rightly.
+    if not cluster.store.service().pools(time.time(), max_age=2 * _HEARTBEAT_SECONDS):
+        for kind in _OF_A_POOL:
+            found.pop(kind, None)
     return found
 
 
