@@ -14,7 +14,6 @@ from backend.settings.served_models import VLLM_LEAST_TEMPERATURE
 from tinkergym.errors import InvalidToolError
 from tinkergym.registration.packs import pack_modules
 from tinkergym.rollout.table_tools import SANDBOX
-from tinkergym.schema.events import ErrorView
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.refusals import Refusal
@@ -52,7 +51,7 @@ def models_have_a_place(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
     unlisted = {own.model for own in map(spec.for_agent, spec.trained_agents)} - config.models.keys()
     if unlisted and not config.ray.address and (gpus := facts.gpus()):
         for name, reason in impossible_on(config, [own_machine(gpus)], unlisted).items():
-            known[name] = ErrorView.model_validate(no_place(reason).to_wire())
+            known[name] = no_place(reason)
     for agent in spec.trained_agents:
         own = spec.for_agent(agent)
         names = [own.model]

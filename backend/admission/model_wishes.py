@@ -17,6 +17,7 @@ from backend.planning.wishes import for_all_parameters
 from backend.processes.machine_gpus import machine_gpus
 from backend.processes.memory import machine_bytes
 from tinkergym.errors import InvalidRequestError, TinkerGymError
+from tinkergym.schema.events import ErrorView
 
 OWN_MACHINE = "this machine"
 _OWN_SHARE = 0.0001
@@ -98,14 +99,15 @@ def wish_of(
     )
 
 
-def no_place(reason: str) -> InvalidRequestError:
+def no_place(reason: str) -> ErrorView:
     """Return the error for a job whose model has no place, with a reason of `impossible_on`."""
-    return InvalidRequestError(
+    error = InvalidRequestError(
         f"the model has no place on the service's nodes, {reason}",
         hint="choose another model, or ask the operator: tinkergym plan shows what would fit",
         field="model",
         code="no_place",
     )
+    return ErrorView.model_validate(error.to_wire())
 
 
 def _number_bytes(config: ServiceConfig) -> int:

@@ -103,8 +103,7 @@ class PoolStarts:
             del self._impossible[name]
         for name, reason in found.items():
             if now - self._impossible.get(name, 0.0) >= _REFUSED_AGAIN_SECONDS:
-                view = ErrorView.model_validate(no_place(reason).to_wire())
-                self._store.note_refusal(name, view, now)
+                self._store.note_refusal(name, no_place(reason), now)
                 self._impossible[name] = now
 
     def succeeded(self, model: str) -> None:

@@ -21,8 +21,9 @@ from tinkergym.schema.events import ErrorView, JobState
 
 _log = logging.getLogger(__name__)
 
-DIED = "its worker died; resumes from the last checkpoint"
-_SILENT = "its worker fell silent; resumes from the last checkpoint"
+_RESUMES = "resumes from the last checkpoint"
+DIED = f"its worker died; {_RESUMES}"
+_SILENT = f"its worker fell silent; {_RESUMES}"
 _MOST_DEATHS = 5
 """Workers that may die of a job, or hang, without a finished step in between."""
 
@@ -114,9 +115,7 @@ class Pools:
             self._by_id[process.pool_id] = pool
         for pool_id, record in known.items():
             self._note_lost(record.model, now)
-            _remove_and_requeue(
-                self._store, pool_id, "the service was restarted; resumes from the last checkpoint"
-            )
+            _remove_and_requeue(self._store, pool_id, f"the service was restarted; {_RESUMES}")
 
     def start(self, model: str, now: float) -> None:
         """Start a pool of a model."""
@@ -288,7 +287,7 @@ class Pools:
         pool = self._by_id[pool_id]
         _log.info("pool %s of %s %s", pool_id, pool.model, why)
         self._workers.end_pool(pool_id)
-        _remove_and_requeue(self._store, pool_id, "its worker was ended; resumes from the last checkpoint")
+        _remove_and_requeue(self._store, pool_id, f"its worker was ended; {_RESUMES}")
         self.remove(pool_id)
 
     def _note_lost(self, model: str, now: float) -> None:

@@ -41,7 +41,6 @@ from backend.scheduler.ticking import Ticking
 from backend.store.store import Store
 
 _log = logging.getLogger(__name__)
-"""An end is noticed at once; this bounds the rest."""
 _SWEEP_SECONDS = 60.0
 """Interval between checks for old logs."""
 _CORE_PROCESSES = ("gcs_server", "raylet")

@@ -31,20 +31,8 @@ from tinkergym.trajectory.trajectory import StopReason, Trajectory
 class RoleCalls:
     """One role of a session."""
 
-    def __init__(
-        self,
-        plan: EpisodePlan,
-        renderer: Renderer,
-        *,
-        in_training: bool,
-    ) -> None:
-        """Begin without calls.
-
-        Args:
-            plan: Of the role's seat.
-            renderer: Of its model.
-            in_training: Whether the job trains on any seat of the episode.
-        """
+    def __init__(self, plan: EpisodePlan, renderer: Renderer, *, in_training: bool) -> None:
+        """Begin without calls; `in_training` says whether the job trains on any seat of the episode."""
         self.plan, self.renderer, self._in_training = plan, renderer, in_training
         self.forest = CallForest()
         self.calls = 0

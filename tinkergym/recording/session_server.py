@@ -60,12 +60,7 @@ class SessionServer:
     ) -> RecordedSession:
         """Open the session of an episode."""
         session = RecordedSession(
-            plan,
-            renderer,
-            sampler,
-            base_url=self._url(),
-            strict=self._strict,
-            on_end=self._forget,
+            plan, renderer, sampler, base_url=self._url(), strict=self._strict, on_end=self._forget
         )
         with self._lock:
             self._open[session.name] = session
