@@ -209,10 +209,11 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         """Close the environment; there is nothing to release."""
 
     def _show(self) -> None:
-        """Let people see the game as each agent knows it, if it says how."""
+        """Let people see the game as those know it who observe it next, if it says how."""
         if type(self.game).view is TextGame.view:
             return
-        for agent in self.agents:
+        over = [agent for agent in self.agents if self.terminations[agent] or self.truncations[agent]]
+        for agent in over or [self.agent_selection]:
             view = self.game.view(self._players[agent])
             if view is not None:
                 self.infos[agent] = {**self.infos[agent], "view": view}

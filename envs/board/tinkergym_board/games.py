@@ -12,7 +12,7 @@ from tinkergym.games.illegal import quoted_action
 from tinkergym.games.text_game import TextGame
 from tinkergym_board.players import heuristic_player, perfect_moves
 from tinkergym_board.rules import Position, Rules
-from tinkergym_board.text import MARKS, board_text, cell_names, read_cell
+from tinkergym_board.text import MARKS, board_text, cell_names, marked, read_cell
 
 _MOST_CELLS_TO_SEARCH = 9
 
@@ -94,8 +94,7 @@ class KInARow(TextGame):
         """Return the board with the last move."""
         del player
         size = self.rules.size
-        owners = [self.position.owner(cell) for cell in range(self.rules.cells)]
-        marks = "".join("." if owner is None else MARKS[owner] for owner in owners)
+        marks = "".join(marked(self.position, ["."] * self.rules.cells))
         last = None if self.last is None else divmod(self.last, size)
         return {
             "kind": "board",

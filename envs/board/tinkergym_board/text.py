@@ -43,14 +43,19 @@ def read_cell(text: str, size: int) -> int | None:
 def board_text(position: Position) -> str:
     """Return the board, one line per row."""
     size = position.rules.size
-    shown = list(cell_names(size))
+    shown = marked(position, list(cell_names(size)))
+    return "\n".join(" ".join(shown[start : start + size]) for start in range(0, size * size, size))
+
+
+def marked(position: Position, cells: list[str]) -> list[str]:
+    """Return the list of all cells after the marks of the players were put into it."""
     for player, mark in enumerate(MARKS):
         stones = position.stones[player]
         while stones:
             lowest = stones & -stones
-            shown[lowest.bit_length() - 1] = mark
+            cells[lowest.bit_length() - 1] = mark
             stones ^= lowest
-    return "\n".join(" ".join(shown[start : start + size]) for start in range(0, size * size, size))
+    return cells
 
 
 def read_position(observation: str, rules: Rules) -> Position:
