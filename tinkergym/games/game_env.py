@@ -138,6 +138,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         agent = self.agent_selection
         if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)
+            self._show()
             return
         if not isinstance(action, str):
             raise InvalidRequestError(f"an action must be a str, not {type(action).__name__}", field="action")
@@ -210,7 +211,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
 
     def _show(self) -> None:
         """Let people see the game as those know it who observe it next, if it says how."""
-        if type(self.game).view is TextGame.view:
+        if not self.agents or type(self.game).view is TextGame.view:
             return
         over = [agent for agent in self.agents if self.terminations[agent] or self.truncations[agent]]
         for agent in over or [self.agent_selection]:

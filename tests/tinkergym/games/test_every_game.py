@@ -55,6 +55,28 @@ def test_passes_checks_of_pettingzoo_and_gymnasium(name):
     assert not [str(w.message) for w in caught if not ARRAYS_ONLY.search(str(w.message))]
 
 
+@pytest.mark.parametrize("name", GAMES)
+def test_shows_each_observer_the_game_as_it_is(name):
+    env = make_game(name, on_illegal="random").unwrapped
+    env.reset(seed=3)
+    for agent in env.agent_iter():
+        *_, terminated, truncated, info = env.last()
+        assert info.get("view") == env.game.view(env.possible_agents.index(agent))
+        env.step(None if terminated or truncated else "none of the moves")
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_shows_who_plays_against_an_opponent_the_end(name):
+    env = make(environment_of(name), on_illegal="random").unwrapped
+    env.reset(seed=3)
+    over = False
+    while not over:
+        *_, terminated, truncated, info = env.step("none of the moves")
+        over = terminated or truncated
+    game = env.game
+    assert info.get("view") in [game.view(player) for player in range(len(game.player_names))]
+
+
 @pytest.mark.parametrize("name", ZERO_SUM)
 def test_keeps_rules_in_random_play_with_matching_results(name):
     env = make_game(name)
