@@ -38,8 +38,8 @@ class ListedDistribution:
     version: str
     folder: str
     """Its installation folder."""
-    record: str = ""
-    """The file that an installer writes last; empty if there is none."""
+    record: Path | None = None
+    """The file that an installer writes last; None if there is none."""
     points: tuple[Point, ...]
     refused: tuple[str, ...] = ()
     """One sentence for each reason why some of its entry points are ignored."""
@@ -169,7 +169,7 @@ def _listed(several: list[_Metadata]) -> ListedDistribution:
         name=name,
         version=version_of(first.distribution),
         folder=str(first.distribution.locate_file("")),
-        record=str(first.place / "RECORD"),
+        record=first.place / "RECORD",
         points=tuple(points),
         refused=tuple(refused),
     )

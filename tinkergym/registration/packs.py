@@ -73,14 +73,14 @@ class Claim:
     version: str
     folder: str
     """The folder of the distribution's metadata."""
-    record: str = ""
+    record: Path | None = None
     """The file that an installer writes last."""
 
     @property
     def installed_ns(self) -> int:
         """When it was installed, in nanoseconds; 0 if it no longer is, or that is not known."""
         try:
-            return Path(self.record).stat().st_mtime_ns if self.record else 0
+            return self.record.stat().st_mtime_ns if self.record else 0
         except OSError:
             return 0
 
@@ -187,7 +187,7 @@ def _reinstalled(claim: Claim) -> Claim:
     So a pack that is installed again is played as it is now without a restart of the program: environments
     made before keep their classes, those made from now on have the new ones.
     """
-    if claim.record and not Path(claim.record).parent.is_dir():
+    if claim.record and not claim.record.parent.is_dir():
         find_packs()  # Another version has another folder.
         again = (claim_of(group, claim.id) for group in (ENVIRONMENTS, GAMES))
         claim = next((one for one in again if one is not None), claim)
