@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 
 from tinkergym.agent.episode_plan import EpisodePlan
@@ -22,6 +23,7 @@ def play(
     max_concurrent: int = 64,
     executor: Executor | None = None,
     recorder: Recorder | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[EpisodeResult]:
     """Play episodes and yield each as it ends, in no particular order.
 
@@ -33,9 +35,12 @@ def play(
         max_concurrent: Episodes played at once, as far as the executor has room.
         executor: Where environments run; None uses each plan's setting, usually threads.
         recorder: See `EpisodePlayer`.
+        clock: Seconds, monotonic.
     """
     waiting = iter(requests)
-    player = EpisodePlayer(sampler=sampler, make_env=make_env, executor=executor, recorder=recorder)
+    player = EpisodePlayer(
+        sampler=sampler, make_env=make_env, executor=executor, recorder=recorder, clock=clock
+    )
     most = max_concurrent if executor is None else min(max_concurrent, executor.capacity)
     try:
         exhausted = False

@@ -1,5 +1,8 @@
 """Every reason an episode can end for, each brought about by playing one."""
 
+import threading
+import time
+
 import pytest
 
 from tinkergym.agent.episode_plan import EpisodePlan
@@ -10,17 +13,21 @@ from tinkergym.schema.events import ErrorView
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.schema.sampling import SampleFailure
 from tinkergym.testing import RecordingSampler, ScriptedSampler, byte_bundle, ledger_violations
-from tinkergym.testing.faults import Sound, make_fault
+from tinkergym.testing.faults import HangsInStep, Sound, make_fault
 from tinkergym.trajectory.trajectory import COMPLETED_REASONS, FAILED_REASONS, StopReason
 
 RENDERER = Renderer.from_bundle(byte_bundle(context_length=100_000))
+
+
+passes = threading.Event()
+"""Lets more time pass than an episode has."""
 
 
 class Silent:
     """Never answers."""
 
     def submit(self, requests, deliver):
-        pass
+        passes.set()
 
     def close(self):
         pass
@@ -34,6 +41,14 @@ class Refusing(Silent):
         deliver([SampleFailure(request_id=request.request_id, error=error) for request in requests])
 
 
+class TakesTooLong(HangsInStep):
+    """Hangs in its first step."""
+
+    def go_wrong(self):
+        passes.set()
+        super().go_wrong()
+
+
 class OutOfTime(Sound):
     """Says itself that its time is over."""
 
@@ -41,6 +56,8 @@ class OutOfTime(Sound):
         observation, reward, _, _, info = super().step(action)
         return observation, reward, False, True, info
 
+
+OWN = {kind.__name__: kind for kind in (TakesTooLong, OutOfTime)}
 
 YES = ScriptedSampler(RENDERER, lambda prompt: "yes")
 
@@ -57,9 +74,9 @@ CASES = {
         2,
         "limits.max_context_tokens 80",
     ),
-    StopReason.EPISODE_TIMEOUT: ("Sound", {"episode_timeout_seconds": 0.5}, Silent(), 0, "ran out"),
+    StopReason.EPISODE_TIMEOUT: ("Sound", {}, Silent(), 0, "ran out"),
     StopReason.ENVIRONMENT_ERROR: ("RaisesInStep", {}, YES, 1, "fell off the board"),
-    StopReason.ENVIRONMENT_TIMEOUT: ("HangsInStep", {"step_timeout_seconds": 0.5}, YES, 1, "did not return"),
+    StopReason.ENVIRONMENT_TIMEOUT: ("TakesTooLong", {}, YES, 1, "did not return"),
     StopReason.INVALID_REWARD: ("PaysNaN", {}, YES, 1, "nan"),
     StopReason.SAMPLING_FAILED: ("Sound", {}, Refusing(), 0, "PolicyVersionGoneError: gone (ask again)"),
 }
@@ -89,12 +106,14 @@ def test_ends_an_episode_for_this_reason(reason):
         limits=Limits(**limits),
     )
     sampler = RecordingSampler(policy)
+    passes.clear()
     (result,) = play(
         [plan],
         sampler=sampler,
         renderer=RENDERER,
-        make_env=lambda reference: OutOfTime() if reference.id == "OutOfTime" else make_fault(reference),
+        make_env=lambda reference: OWN[reference.id]() if reference.id in OWN else make_fault(reference),
         executor=ThreadExecutor(),
+        clock=lambda: time.monotonic() + 10_000 * passes.is_set(),
     )
     trajectory, session = result.trajectory, sampler.session("e")
     assert trajectory.stop_reason is reason

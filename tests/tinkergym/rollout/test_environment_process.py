@@ -105,10 +105,18 @@ def test_ends_environments_process_with_a_killed_program(kind, tmp_path):
     program.kill()
     program.wait()
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while Path(f"/proc/{child}/cmdline").exists() and Path(f"/proc/{child}/cmdline").read_bytes():
+    while lives(child):
         assert time.monotonic() < deadline
         threading.Event().wait(0.01)
     program.stdout.close()
+
+
+def lives(pid):
+    """Whether a process neither is gone nor waits as a zombie for whoever adopted it."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:  # It may go at any moment.
+        return False
 
 
 class TellsItsNiceness(Sound):

@@ -31,6 +31,7 @@ class Seen(Sound):
         return super().reply(action)
 
     def go_wrong(self):
+        self.log.hangs.set()
         self.log.let_go.wait()
 
     def close(self):
@@ -44,7 +45,7 @@ class Log(list):
 
     def __init__(self, environments):
         self.environments = environments
-        self.let_go, self.all_closed = threading.Event(), threading.Event()
+        self.hangs, self.let_go, self.all_closed = (threading.Event() for _ in range(3))
 
     def threads(self):
         return {thread for _, thread in self}
@@ -79,7 +80,7 @@ def test_calls_each_environment_in_one_thread_that_ends_with_it():
     log = Log(8)
     player = player_of(log)
     played(player, plans("seen", range(0, 16, 2)))
-    player.close()
+    player.close(PATIENCE_SECONDS)
     assert len(log.threads()) == 8
     assert threading.current_thread() not in log.threads()
     assert [what for what, _ in log].count("closed") == 8
@@ -114,7 +115,7 @@ def test_waits_for_slow_environment_without_holding_up_others():
     while player.active:
         finished += player.poll(1.0)
     assert {result.trajectory.stop_reason for result in finished} == {StopReason.TERMINATED}
-    player.close()
+    player.close(PATIENCE_SECONDS)
     assert log.all_closed.is_set()
 
 
@@ -123,7 +124,7 @@ def test_closes_without_waiting_for_hangs():
     player = player_of(log)
     for plan in plans("seen", [1, 0, 2, 4]):
         player.start(plan, RENDERER)
-    while "called" not in [what for what, _ in log]:
+    while player.active > 1 or not log.hangs.is_set():
         player.poll(0.01)
     player.close(PATIENCE_SECONDS)
     # The one that hangs is not waited for, the others are.

@@ -3,6 +3,7 @@
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -17,7 +18,7 @@ from tinkergym.rollout.play_list import play
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.testing import RandomTokenSampler, ScriptedSampler, byte_bundle
-from tinkergym.testing.faults import HangsInStep, Sound, make_fault
+from tinkergym.testing.faults import HANG_SECONDS, HangsInStep, Sound, hangs_end, make_fault
 from tinkergym.trajectory.trajectory import StopReason
 
 RENDERER = Renderer.from_bundle(byte_bundle())
@@ -111,29 +112,52 @@ def test_names_what_goes_wrong_without_harming_other_episodes(executor):
     assert "environment_process.py" not in episodes["RaisesInStep-1"].error
 
 
+class SaysThatItHangs(Sound):
+    """Makes a file before it hangs in `step` or `reset`."""
+
+    def __init__(self, file, call):
+        self.file, self.call = file, call
+
+    def start(self, options):
+        text = super().start(options)
+        if self.wrong and self.call == "reset":
+            self.hang()
+        return text
+
+    def go_wrong(self):
+        self.hang()
+
+    def hang(self):
+        assert self.file.touch() or hangs_end.wait(HANG_SECONDS)
+
+
+def make_one_that_says_that_it_hangs(file, call, _):
+    return SaysThatItHangs(file, call)
+
+
 @pytest.mark.usefixtures("end_hangs")
-@pytest.mark.parametrize(
-    ("executor", "kind"), [("thread", "HangsInReset"), ("thread", "HangsInStep"), ("process", "HangsInStep")]
-)
-def test_frees_place_of_hanging_environment_that_is_left_or_killed(executor, kind):
-    # Room for one: the episodes behind the one that hangs can only be played if it loses its place. The
-    # environment is made in a call of its own, so a process has the time to start.
-    patient = plans(kind, [0, 2])
-    hasty = [
-        EpisodePlan(
-            episode_id="hangs",
-            seed=1,
-            policy="p",
-            environment=EnvironmentRef(id=kind),
-            limits=Limits(step_timeout_seconds=0.6),
-        )
-    ]
-    place = KINDS[executor](1)
-    first, last = patient
-    episodes = played([first, *hasty, last], place)
-    assert episodes["hangs"].stop_reason is StopReason.ENVIRONMENT_TIMEOUT
-    assert "hangs_end.wait(HANG_SECONDS)" in episodes["hangs"].error
-    assert {episodes[p.episode_id].stop_reason for p in patient} == {StopReason.TERMINATED}
+@pytest.mark.parametrize(("executor", "call"), [("thread", "reset"), ("thread", "step"), ("process", "step")])
+def test_frees_place_of_hanging_environment_that_is_left_or_killed(executor, call, tmp_path):
+    # Room for one: the episodes behind the one that hangs can only be played if it loses its place.
+    first, hanging, last = plans("hangs", [0, 1, 2])
+    file, hangs = tmp_path / "hangs", []
+
+    def clock():
+        # Time passes, once, when it hangs, however long it takes to get there.
+        if not hangs and file.exists():
+            hangs.append(True)
+        return time.monotonic() + 2 * PATIENCE_SECONDS * len(hangs)
+
+    episodes = played(
+        [first, hanging, last],
+        KINDS[executor](1),
+        partial(make_one_that_says_that_it_hangs, file, call),
+        clock=clock,
+    )
+    hung = episodes.pop(hanging.episode_id)
+    assert hung.stop_reason is StopReason.ENVIRONMENT_TIMEOUT
+    assert "hangs_end.wait(HANG_SECONDS)" in hung.error
+    assert {one.stop_reason for one in episodes.values()} == {StopReason.TERMINATED}
 
 
 def test_fails_inline_episode_when_its_overlong_call_returns():
@@ -216,7 +240,10 @@ def test_plays_others_while_plans_wait_for_room(monkeypatch):
         result.episode_id
         for result in play(requests, sampler=YES, renderer=RENDERER, make_env=make_fault, max_concurrent=6)
     ]
-    assert order == ["NeverEnds-0", *(f"Sound-{number}" for number in range(5))]
+    # Before the last of them has room, though a busy machine may let it end after the first.
+    assert order.index("NeverEnds-0") < 4
+    order.remove("NeverEnds-0")
+    assert order == [f"Sound-{number}" for number in range(5)]
 
 
 def test_adds_waiting_processes_on_top_unless_number_is_given():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -25,6 +26,8 @@ from tinkergym.testing.made_up_episodes import one_turn_episode
 from tinkergym.trajectory.trajectory import StopReason
 
 SIZE = 4
+asked_late = threading.Event()
+"""Set once the scores are asked for that do not come in time."""
 rubric = Rubric()
 
 
@@ -65,6 +68,7 @@ class Failing(Longest):
             case "odd":
                 return ["much", float("nan"), None, (1.0, {"a": "b"})]
             case "late":
+                asked_late.set()
                 hangs_end.wait(60)
             case "some":
                 return [1.0, InvalidRewardError("the judge is away"), (0.5, {"extra": 2.0}), True]
@@ -75,8 +79,8 @@ def make(reference):
     return {"longest": Longest, "failing": Failing}[reference.id]()
 
 
-def plans(environment="longest", seed=3, step_timeout_seconds=60.0):
-    limits = Limits(step_timeout_seconds=step_timeout_seconds, episode_timeout_seconds=100.0)
+def plans(environment="longest", seed=3):
+    limits = Limits(step_timeout_seconds=60.0, episode_timeout_seconds=100.0)
     return [
         EpisodePlan(
             episode_id=f"j:1:{number}",
@@ -92,11 +96,13 @@ def plans(environment="longest", seed=3, step_timeout_seconds=60.0):
     ]
 
 
-def played(answers, some=None, executor=None):
+def played(answers, some=None, executor=None, **settings):
     """Play a group whose member k gives answer k; return the results in order."""
     by_lease = {f"lease-{number}": text for number, text in enumerate(answers)}
     sampler = ByLease(by_lease)
-    results = play(some or plans(), sampler=sampler, renderer=RENDERER, make_env=make, executor=executor)
+    results = play(
+        some or plans(), sampler=sampler, renderer=RENDERER, make_env=make, executor=executor, **settings
+    )
     return sorted(results, key=lambda one: one.episode_id)
 
 
@@ -141,9 +147,11 @@ def test_excludes_failed_episode_from_those_that_are_compared():
 )
 @pytest.mark.usefixtures("end_hangs")
 def test_loses_all_episodes_where_there_are_no_scores(first, reason, told):
-    seconds = 0.05 if first == "late" else 60.0
-    some = plans("failing", step_timeout_seconds=seconds)
-    found = [one.trajectory for one in played([first, "b", "c", "d"], some)]
+    asked_late.clear()
+    answers = [first, "b", "c", "d"]
+    # Only the time for the scores passes, however long the episodes take.
+    results = played(answers, plans("failing"), clock=lambda: time.monotonic() + 1000 * asked_late.is_set())
+    found = [one.trajectory for one in results]
     assert [one.stop_reason for one in found] == [reason] * SIZE
     assert all(told in one.error and not one.completed for one in found)
 
@@ -279,6 +287,7 @@ def test_gives_up_whole_group_when_one_lease_is_lost():
 
     class Held(Longest):
         def score(self, answer):
+            service.wait_for(lambda: any("lease-1" in request.renew for request in service.leases))
             begun.set()
             service.wait_for(lambda: "lease-1" not in service.leases[-1].renew)
             return 0.0

@@ -105,16 +105,16 @@ def test_loses_only_its_thread_by_an_environment_that_hangs(method):
     def make_env(reference):
         return Hangs() if reference.id == "hangs" else Walk()
 
-    # Its time passes once it hangs, however long it takes to get there.
+    # Its time passes once it hangs and nothing else runs, however long it takes to get there.
+    trajectories = {}
     player = EpisodePlayer(
         sampler=YES,
         make_env=make_env,
         executor=ThreadExecutor(),
-        clock=lambda: time.monotonic() + 30 * hangs.is_set(),
+        clock=lambda: time.monotonic() + 30 * (len(trajectories) == len(others) and hangs.is_set()),
     )
     for plan in (*hanging, *others):
         player.start(plan, RENDERER)
-    trajectories = {}
     while player.active:
         trajectories |= {result.episode_id: result.trajectory for result in player.poll(1.0)}
     player.close()

@@ -195,4 +195,6 @@ def test_closes_environments_on_interrupt_in_the_driver():
 
     with pytest.raises(KeyboardInterrupt):
         played(plans(3), lambda reference: Counted(), Interrupted())
+    # Those whose call was running end in their own time.
+    assert all(one.is_closed.wait(60) for one in made)
     assert len(closed) == 3

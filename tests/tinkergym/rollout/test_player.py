@@ -1,11 +1,8 @@
 from tests.tinkergym.rollout.walks import YES, Walk, plans, played
-from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import ServiceUnavailableError
-from tinkergym.rollout.play_list import play
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.jobs.parts import Limits
 from tinkergym.schema.sampling import Completion, SampleFailure
-from tinkergym.testing import byte_bundle
 from tinkergym.trajectory.trajectory import StopReason
 
 
@@ -71,19 +68,22 @@ def test_ends_episode_whose_time_runs_out_while_awaiting_answer():
 
 
 def test_keeps_turns_of_episode_whose_time_runs_out_between_them():
+    replies = []
+
     class Endless(Walk):
         def reply(self, action):
+            replies.append(action)
             return "on and on", 1.0, False
 
-    limits = Limits(episode_timeout_seconds=0.5, max_turns=10**9)
-    patient = Renderer.from_bundle(byte_bundle(context_length=10**9))
-    (result,) = play(
-        plans(1, limits=limits), sampler=YES, renderer=patient, make_env=lambda reference: Endless()
-    )
-    trajectory = result.trajectory
+    # A second per reply, however long it takes.
+    (trajectory,) = played(
+        plans(1, limits=Limits(episode_timeout_seconds=3.0)),
+        lambda reference: Endless(),
+        clock=lambda: float(len(replies)),
+    ).values()
     assert trajectory.stop_reason is StopReason.EPISODE_TIMEOUT
     assert trajectory.truncated
-    assert trajectory.turns
+    assert len(trajectory.turns) == 3
     assert trajectory.sampled_tokens == sum(turn.end - turn.start for turn in trajectory.turns)
 
 
@@ -113,7 +113,8 @@ def test_samples_together_requests_that_arrive_together():
         def close(self):
             pass
 
-    trajectories = played(plans(64), sampler=Watching())
+    # Time stands still, as the threads of a busy machine come one by one.
+    trajectories = played(plans(64), sampler=Watching(), clock=lambda: 0.0)
     turns = sum(len(trajectory.turns) for trajectory in trajectories.values())
     assert sum(batches) == turns
     assert len(batches) < turns / 2

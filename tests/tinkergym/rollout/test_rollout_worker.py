@@ -256,7 +256,7 @@ def test_only_renews_as_a_full_worker():
 
 
 def test_hands_in_what_is_finished_when_stopped():
-    away = [ServiceUnavailableError("restarting")] * 3
+    away = [ServiceUnavailableError("restarting")] * 1000  # until it is back
     service = Service([episode(0), episode(1)], sampler=Gate("lease-0"), submit_errors=away)
     with running(service) as worker:
         service.wait_for(lambda: service.submissions)
@@ -267,7 +267,7 @@ def test_hands_in_what_is_finished_when_stopped():
 
 
 def test_returns_unfinished_episodes_when_stopped_and_hands_in_others():
-    away = [ServiceUnavailableError("restarting")] * 3
+    away = [ServiceUnavailableError("restarting")] * 1000  # until it is back
     service = Service([episode(0), episode(1)], sampler=Gate("lease-0"), submit_errors=away)
     with running(service) as worker:
         service.wait_for(lambda: service.submissions)
