@@ -37,16 +37,20 @@ def play(tmp_path, monkeypatch):
             evaluations = ServiceEvaluations(GatewayLimits(evaluation_seconds=seconds))
             return b"".join([line async for line in evaluations.lines("ada", wanted, "http://x", "key")])
 
-        return asyncio.run(asyncio.wait_for(lines(), 30))
+        return asyncio.run(asyncio.wait_for(lines(), 120))
 
     return played
 
 
 @pytest.mark.parametrize("script", ["echo {}; exec sleep 600", "echo {}; exec >&-; exec sleep 600"])
 def test_bounds_time_of_an_evaluation_that_has_begun_to_answer(play, script):
-    first, last = filter(None, play(script).splitlines())
+    for seconds in (0.5, 5.0, 50.0):  # On a busy machine it may take some to begin.
+        *begun, last = filter(None, play(script, seconds).splitlines())
+        if begun:
+            break
+    (first,) = begun
     assert (first, json.loads(last)["error"]["type"]) == (b"{}", "InternalServiceError")
-    assert "more than 0.5 s" in json.loads(last)["error"]["message"]
+    assert f"more than {seconds:g} s" in json.loads(last)["error"]["message"]
 
 
 def test_ends_evaluation_on_record_without_an_end(play):

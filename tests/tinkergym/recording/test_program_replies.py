@@ -29,12 +29,13 @@ class HalfSampler(Remembering):
 
     def __init__(self, change=lambda whole: whole):
         super().__init__()
-        self.may_end, self.change = threading.Event(), change
+        self.may_end, self.has_ended, self.change = threading.Event(), threading.Event(), change
 
     def submit(self, requests, deliver):
         def finish():
             self.may_end.wait(60)
             deliver([self.change(one) for one in found])
+            self.has_ended.set()
 
         found = [self._complete(request) for request in requests]
         if requests[0].stream:
@@ -101,6 +102,7 @@ def test_keeps_an_answer_whose_stream_was_broken_off():
             with streaming(session, BODY) as stream:
                 next(stream.iter_lines())
             sampler.may_end.set()
+            assert sampler.has_ended.wait(60)
             if is_repeated:
                 assert posted(session, BODY | {"stream": True}, retry=1).status_code == 200
             said(session, user("b"))
@@ -153,7 +155,9 @@ def test_ends_stream_with_an_error_if_other_tokens_follow():
 
 
 def test_takes_other_calls_while_an_image_is_checked():
-    session = RecordedSession(plan_of(), lambda _: RENDERER, HalfSampler(), base_url="")
+    sampler = HalfSampler()
+    sampler.may_end.set()
+    session = RecordedSession(plan_of(), lambda _: RENDERER, sampler, base_url="")
     shown = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aW1n"}}
     with_image = json.dumps(BODY | {"messages": [{"role": "user", "content": [shown]}]}).encode()
 
@@ -163,7 +167,7 @@ def test_takes_other_calls_while_an_image_is_checked():
     def check(data):
         other = threading.Thread(target=begin, args=[json.dumps(BODY).encode()], daemon=True)
         other.start()
-        other.join(20)
+        other.join(120)
         raise InvalidImageError("ended" if not other.is_alive() else "waits")
 
     with pytest.raises(InvalidImageError, match="ended"):

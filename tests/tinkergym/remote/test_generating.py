@@ -119,6 +119,7 @@ def test_keeps_what_is_done_when_the_service_refuses(start_service, connect, dat
     policy, out = connect().policy("nano"), tmp_path / "answers.jsonl"
     whole = tmp_path / "whole.jsonl"
     policy.generate(data, whole, keep=["id"])
+    service.sampled.clear()
 
     def revoke(call):
         if call == "POST /v1/sample" and len(service.sampled) > 3:

@@ -49,7 +49,7 @@ import tinkergym as tg
 class Env(tg.SingleTurnEnv):
     def ask(self, options): return "?"
     def score(self, answer): return 1.0
-job = tg.Client().train(Env, steps=2, algorithm=tg.GRPO(group_size=2, groups_per_step=1))
+job = tg.Client().train(Env, steps=100_000, algorithm=tg.GRPO(group_size=2, groups_per_step=1))
 {end}
 """
     assert ("end the script with job.wait()" in run(code).stderr) is said

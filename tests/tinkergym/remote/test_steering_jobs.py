@@ -1,6 +1,7 @@
 """Pausing, resuming and changing a job from the client, and what is said about it."""
 
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -26,11 +27,16 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re
 BOARD = "board/TicTacToeVs-v0"
 
 
+goes_on = threading.Event()
+goes_on.set()
+
+
 class Echo(tg.SingleTurnEnv):
     def ask(self, options):
         return "say b2"
 
     def score(self, answer):
+        assert goes_on.wait(120)
         return float(answer == "b2")
 
 
@@ -49,8 +55,10 @@ def client(service):
 @pytest.fixture
 def job(client):
     """One that has not ended, and that nobody plays at the moment."""
+    goes_on.clear()
     job = client.train(Echo, steps=3, algorithm={"group_size": 2, "groups_per_step": 1})
     job.pause()
+    goes_on.set()
     return job
 
 

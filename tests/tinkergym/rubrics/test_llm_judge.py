@@ -18,13 +18,14 @@ class Judge(ThreadingHTTPServer):
 
     def __init__(self):
         self.answers, self.asked = [], []
-        server = self
+        server, turns = self, threading.Lock()
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 server.asked.append((self.path, self.headers["Authorization"], json.loads(body)))
-                answer = server.answers.pop(0) if server.answers else "0.5"
+                with turns:
+                    answer = server.answers.pop(0) if server.answers else "0.5"
                 status, location = (200, "") if isinstance(answer, str) else answer
                 said = json.dumps({"choices": [{"message": {"content": answer}}]}).encode()
                 self.send_response(status)
