@@ -200,14 +200,16 @@ class PlayedJob(JobLoop[PlayedSpec]):
             taken: The weights that play it; None means the learner's.
         """
         context = self._context
+        if taken is None:
+            taken = self._policies.take_weights()
+        # Also before stored episodes: a step that teaches nothing is compared by tokens sampled now, and the
+        # run's certificate has a publish for each comparison of an attempt.
+        with context.clock.part("publish"):
+            self._policies.publish(step - 1, taken)
         if context.lease.attempt > 1:
             stored = self._rollout.stored(step)
             if stored is not None:
                 return stored
-        if taken is None:
-            taken = self._policies.take_weights()
-        with context.clock.part("publish"):
-            self._policies.publish(step - 1, taken)
         with context.clock.part("post"):
             if self._begun < step:
                 self._rollout.begin(step)

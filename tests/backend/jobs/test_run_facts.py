@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from tinkergym.certificates.checks import checks_of
+from tinkergym.certificates.event_log import EventLog
+from tinkergym.certificates.fact_consistency import fact_problems
+from tinkergym.certificates.log_records import log_problems
 from tinkergym.schema.certificate import (
     AdapterFacts,
     AgreementFacts,
     AttemptFacts,
+    EventsFacts,
     PublishFacts,
+    RunFacts,
     StepFacts,
     StepLedger,
 )
@@ -60,6 +66,55 @@ def test_records_each_step_episode_and_version_of_resumed_job_once(lab):
     assert (first.version, first.nonzero_tensors) == (1, first.tensors)
     assert first.engine_shift > 100 * next(one.mean for one in agreed if one.version == 1)
     assert [one.attempt for one in facts(lab, job_id, "attempt")] == [1, 2]
+
+
+def judged(lab, job_id):
+    """Return what contradicts itself in a job's facts and log, and the verdicts of its certificate."""
+    log = EventLog(job_id)
+    for event in lab.tenant.events_after(job_id, 0, 10_000):
+        log.add(event.model_dump_json().encode(), None)
+    found = RunFacts(
+        job=lab.tenant.get_job(job_id),
+        service_version="1.0",
+        made_at=0.0,
+        attempts=facts(lab, job_id, "attempt"),
+        publishes=facts(lab, job_id, "publish"),
+        agreements=facts(lab, job_id, "agreement"),
+        adapters=facts(lab, job_id, "adapter"),
+        steps=facts(lab, job_id, "step"),
+        checkpoints=lab.tenant.checkpoint_facts(job_id),
+        events=EventsFacts(count=log.count, head_sha256=log.head_sha256),
+    )
+    problems = [*log.problems, *fact_problems(found), *log_problems(found, log)]
+    return problems, {check.name: check.verdict for check in checks_of(found)}
+
+
+# After one step, version 1 is published and its effect not yet measured.
+@pytest.mark.parametrize("steps", [1, 2])
+def test_certifies_a_job_that_was_killed(lab, steps):
+    job_id = lab.start(steps=3)
+    for _ in range(steps):
+        lab.play_step(job_id)
+    lab.until(job_id, lambda: len(lab.events(job_id, "step")) == steps)
+    assert (facts(lab, job_id, "adapter")[0].engine_shift is None) == (steps == 1)
+    lab.take_over(job_id)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    problems, verdicts = judged(lab, job_id)
+    assert (problems, set(verdicts.values())) == ([], {"holds"})
+
+
+def test_repeats_steps_that_teach_nothing_after_a_kill(lab):
+    environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 1.0})
+    job_id = lab.start(steps=3, environment=environment, max_failed_fraction=1.0)
+    for _ in range(2):
+        lab.play_step(job_id)
+    lab.until(job_id, lambda: len(lab.events(job_id, "step")) == 2)
+    lab.take_over(job_id)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    problems, verdicts = judged(lab, job_id)
+    assert (problems, verdicts["engine_and_learner_agree"]) == ([], "holds")
 
 
 def test_tells_apart_episode_that_failed_or_was_leased_twice(lab):
