@@ -42,8 +42,9 @@ class Shown:
     """None hides nothing."""
 
     def job(self, view: JobView) -> JobView:
-        """Return a job. While nothing can be recorded of it, its reason says so."""
-        shown = self.recorded(view)
+        """Return a job with its cost. While nothing can be recorded of it, its reason says so."""
+        cost = self.config.prices.cost(view.used_seconds, view.used_tokens)
+        shown = self.recorded(view).model_copy(update={"cost": cost})
         if view.state.final or not (trouble := disk_trouble(self.config)):
             return shown
         reason = f"the service's disk {trouble}, so the job cannot continue; the operator must help"
@@ -51,10 +52,9 @@ class Shown:
 
     def recorded(self, view: JobView) -> JobView:
         """Return a job as its events have it."""
-        cost = self.config.prices.cost(view.used_seconds, view.used_tokens)
-        changes: dict[str, object] = {"cost": cost}
-        if self.hide is not None:
-            changes |= {"reason": self.hide.hidden_in(view.reason), "error": self._error(view.error)}
+        if self.hide is None:
+            return view
+        changes = {"reason": self.hide.hidden_in(view.reason), "error": self._error(view.error)}
         return view.model_copy(update=changes)
 
     def summary(self, job: JobSummary) -> JobSummary:

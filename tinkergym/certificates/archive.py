@@ -21,6 +21,7 @@ from tinkergym.errors import InvalidRequestError
 
 _EXTENDED = {"path", "size"}
 """What the header of a file with a long name or of more than 8 GiB has. Others make readers disagree."""
+_LONGEST_NAME = 1000
 _GZIP = b"\x1f\x8b"
 _GZIP_WINDOW = 31  # zlib's largest window, and a gzip header.
 
@@ -194,6 +195,8 @@ def _fault(entry: tarfile.TarInfo, known: dict[str, tuple[int, int]]) -> str:
         return f"has the extended header {others[0][:200]!r}"
     if entry.mode & 0o7000:
         return f"has the mode {entry.mode:o}"
+    if entry.size < 0 or len(entry.name) > _LONGEST_NAME:
+        return "has an impossible size or name"
     path = PurePosixPath(entry.name)
     if path.is_absolute() or str(path) != entry.name or ".." in path.parts or not entry.name.isprintable():
         return "does not have a plain relative name"

@@ -100,7 +100,7 @@ def _same_settings(facts: RunFacts, agent: str, written: JsonValue) -> bool:
     try:
         found: JobSpec = STORED_SPEC.validate_python(written)
         began = settings_before(facts.job.spec, facts.job.updates).for_agent(agent)
-    except (ValidationError, TinkerGymError, LookupError, TypeError):  # The changes may be invented.
+    except (TinkerGymError, LookupError, TypeError, ValueError):  # The changes may be invented.
         return False
     ours, theirs = began.model_dump(mode="json"), found.model_dump(mode="json")
     if any("." in change.name for update in facts.job.updates for change in update.changes):

@@ -13,6 +13,7 @@ from tinkergym.certificates.bundle import EVENT_HASHES, EVENTS
 from tinkergym.schema.events import (
     CheckpointEvent,
     EpisodeEvent,
+    EvaluationEvent,
     Event,
     SettingsUpdate,
     StateEvent,
@@ -40,6 +41,7 @@ class EventLog:
     updates: list[tuple[Event, SettingsUpdate]] = field(default_factory=list)
     episodes: dict[tuple[str, str], list[EpisodeEvent]] = field(default_factory=lambda: defaultdict(list))
     """By id and agent."""
+    evaluations: list[tuple[Event, EvaluationEvent]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def add(self, line: bytes, packed_sha256: str | None) -> None:
@@ -80,6 +82,8 @@ class EventLog:
                 self.updates.append((event, update))
             case EpisodeEvent() as body:
                 self.episodes[body.episode_id, body.agent].append(body)
+            case EvaluationEvent() as body:
+                self.evaluations.append((event, body))
             case _:
                 pass
 

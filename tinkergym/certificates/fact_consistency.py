@@ -33,10 +33,14 @@ def _job(facts: RunFacts) -> Iterator[str]:
     job = facts.job
     try:
         changed = settings_now(job.spec, job.updates)
-    except (TinkerGymError, LookupError, TypeError):  # The changes may be invented.
+    except (TinkerGymError, LookupError, TypeError, ValueError):  # The changes may be invented.
         changed = None
     if changed != job.spec:
         yield "the job's settings are not those after its changes of them"
+    if facts.data != job.spec.data_hashes:
+        yield "the hashes of the data are not those in the job's settings"
+    if job.cost is not None:
+        yield "it has a cost, which is computed from prices and never recorded"
     trains = {one.version for one in facts.publishes} | {one.view.policy_version for one in facts.checkpoints}
     if job.policy_version and job.policy_version not in trains:
         yield f"the job's version {job.policy_version} was neither published nor saved"

@@ -86,10 +86,10 @@ def _usage(job: JobView, log: EventLog) -> Iterator[str]:
             f"its newest step is {body.step} with version {body.policy_version}, those of the job are "
             f"{job.step} and {job.policy_version}"
         )
-    tokens = body.metrics.get("used/tokens", 0.0)
-    evaluates = bool(getattr(job.spec, "evaluate", []))
-    if not (job.used_tokens >= tokens if evaluates else job.used_tokens == tokens):
-        yield f"the job used {tokens:.0f} tokens until its newest step, not {job.used_tokens}"
+    later = (one for event, one in log.evaluations if newest.seq < event.seq <= job.last_seq)
+    tokens = body.metrics.get("used/tokens", 0.0) + sum(one.sampled_tokens for one in later)
+    if job.used_tokens != tokens:
+        yield f"by its log the job used {tokens:.0f} tokens, not {job.used_tokens}"
     seconds = body.metrics.get("used/hours", 0.0) * _SECONDS_PER_HOUR
     # A job that has ended used no more time than passed since then.
     most = seconds + (job.updated_at - newest.time) if job.state.final else float("inf")

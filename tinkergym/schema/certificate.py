@@ -165,7 +165,7 @@ class RunFacts(WireModel):
     job: JobView
     """The effective settings."""
     service_version: str
-    made_at: float
+    made_at: float = Field(ge=0, lt=1e11)
     """Unix seconds."""
     attempts: Annotated[list[AttemptFacts], FailFast()] = Field([], max_length=MOST_FACTS)
     publishes: Annotated[list[PublishFacts], FailFast()] = Field([], max_length=MOST_FACTS)

@@ -58,6 +58,8 @@ LINK = {"linkname": "/etc/passwd"}
         ("./events.jsonl", {}),
         ("a//b", {}),
         ("new\nline", {}),
+        ("latin\udce9", {}),
+        ("a" * 1001, {}),
     ],
 )
 def test_refuses_what_is_not_a_plain_file(bundle, tmp_path, name, fields, first):
@@ -69,6 +71,8 @@ def test_refuses_what_is_not_a_plain_file(bundle, tmp_path, name, fields, first)
 @pytest.mark.parametrize(
     "headers",
     [
+        {"path": "../evil"},
+        {"path": "events.jsonl"},
         {"linkpath": "/etc/passwd"},
         {"hdrcharset": "BINARY"},
         {"mtime": "inf"},
@@ -80,6 +84,18 @@ def test_refuses_what_is_not_a_plain_file(bundle, tmp_path, name, fields, first)
 def test_refuses_extended_headers_that_others_read_differently(bundle, tmp_path, headers, first):
     with pytest.raises(InvalidRequestError):
         verify(with_more(bundle, tmp_path, member("other", b"{}" * 300, pax_headers=headers), first=first))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("size", -1), ("name", "latin\udce9"), ("type", tarfile.AREGTYPE)]
+)
+def test_refuses_headers_that_no_writer_of_ours_makes(bundle, tmp_path, field, value):
+    entry = tarfile.TarInfo("other")
+    setattr(entry, field, value)
+    path = tmp_path / "other.tar"
+    path.write_bytes(entry.tobuf(tarfile.GNU_FORMAT) + bundle.read_bytes())
+    with pytest.raises(InvalidRequestError), reading_bundle(path):
+        pass
 
 
 def test_reads_names_longer_than_a_header(bundle, tmp_path):

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from benchmarks.forgery import packed, resealed, unpacked
 from tests.tinkergym.certificates.made_run import PUBLIC, Run, signed
@@ -83,6 +84,18 @@ def test_takes_a_key_from_a_file(alone, tmp_path):
     path = tmp_path / "operator.pub"
     path.write_text(f"{PUBLIC.upper()}\n")
     assert verify(alone(certify(signed(Run().facts))), key=str(path)).signed == "valid"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "form"),
+    [(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), (Encoding.OpenSSH, PublicFormat.OpenSSH)],
+)
+def test_refuses_files_of_keys_in_other_forms(alone, tmp_path, encoding, form):
+    path = tmp_path / "operator.pub"
+    path.write_bytes(OTHER.public_key().public_bytes(encoding, form))
+    with pytest.raises(InvalidRequestError) as refused:
+        verify(alone(certify(signed(Run().facts))), key=str(path))
+    assert refused.value.field == "key"
 
 
 @pytest.mark.parametrize("key", ["", "abc", PUBLIC + "0", "/dev/zero", "g" * 64])

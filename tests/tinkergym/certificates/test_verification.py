@@ -10,8 +10,19 @@ from benchmarks.forgery import packed, resealed, unpacked
 from tests.tinkergym.certificates.made_run import JOB, PUBLIC, Run
 from tinkergym.certificates import verify
 from tinkergym.certificates.checks import sealed
+from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.certificate import BundledFile, Certificate, EpisodeFate
-from tinkergym.schema.events import EpisodeEvent, JobState, SettingChange, StepEvent, UpdateEvent
+from tinkergym.schema.events import (
+    EpisodeEvent,
+    EvaluationEvent,
+    JobState,
+    SettingChange,
+    SettingsUpdate,
+    StepEvent,
+    UpdateEvent,
+)
+from tinkergym.schema.jobs.seats import Train
+from tinkergym.schema.jobs.view import Cost
 from tinkergym.testing.made_up_episodes import stored_record
 
 CERTIFICATE, PAGE, EVENTS, HASHES, LEDGER = (
@@ -66,7 +77,8 @@ def test_names_a_missing_file(files, tmp_path, name, again):
 
 
 @pytest.mark.parametrize(
-    "name", ["evil.sh", "episodes/step-000009.jsonl", "checkpoints/step-000009/manifest.json"]
+    "name",
+    ["evil.sh", "Events.jsonl", "episodes/step-000009.jsonl", "checkpoints/step-000009/manifest.json"],
 )
 @pytest.mark.parametrize("again", [False, True])
 def test_names_a_file_that_belongs_to_no_bundle(files, tmp_path, name, again):
@@ -205,6 +217,22 @@ def with_event(run, kind, **changes):
 )
 def test_finds_a_log_that_the_rest_contradicts(tmp_path, kind, changes, where):
     assert names(verify(with_event(Run(), kind, **changes).bundle(tmp_path)).problems, where)
+
+
+@pytest.mark.parametrize(("used", "fits"), [(21, True), (20, False), (22, False)])
+def test_counts_tokens_of_evaluations_after_the_newest_step(tmp_path, used, fits):
+    run = Run()
+    counts = {"episodes": 1, "failed_episodes": 0, "mean": 0.0, "sampled_tokens": 5}
+    evaluated = EvaluationEvent(name="e", step=2, policy_version=2, **counts)
+    last = run.events[-1]
+    run.events[-1:] = [
+        last.model_copy(update={"body": evaluated}),
+        last.model_copy(update={"seq": last.seq + 1}),
+    ]
+    run.facts = run._facts()
+    job = run.facts.job.model_copy(update={"used_tokens": used})
+    run.facts = run.facts.model_copy(update={"job": job})
+    assert (verify(run.bundle(tmp_path)).problems == []) == fits
 
 
 @pytest.mark.parametrize("change", [{"seq": 2}, {"job_id": "job-2"}])
@@ -357,6 +385,39 @@ def test_finds_facts_that_contradict_each_other(tmp_path, name, number, change, 
     run.facts = run.facts.model_copy(update={name: entries})
     found = verify(run.bundle(tmp_path))
     assert found.problems or not found.ok
+
+
+def of_job(**changes):
+    run = Run()
+    run.facts = run.facts.model_copy(update={"job": run.facts.job.model_copy(update=changes)})
+    return run
+
+
+def test_finds_hashes_of_data_that_the_job_does_not_have(tmp_path):
+    run = Run()
+    run.facts = run.facts.model_copy(update={"data": {"evaluation own/Env-v0": "0" * 64}})
+    assert names(verify(run.bundle(tmp_path)).problems, CERTIFICATE)
+
+
+def test_finds_a_cost_which_no_service_records(tmp_path):
+    assert names(verify(of_job(cost=Cost(amount=1.0)).bundle(tmp_path)).problems, CERTIFICATE)
+
+
+def test_finds_invented_changes_of_any_form(tmp_path):
+    changes = [("algorithm", "x"), ("agents.x.learning_rate", 1.0)]
+    update = SettingsUpdate(
+        changes=[SettingChange(name=name, old=new, new=new) for name, new in changes], from_step=2
+    )
+    run = of_job(updates=[update], spec=Run().spec.model_copy(update={"agents": {"x": Train()}}))
+    assert names(verify(run.bundle(tmp_path)).problems, CERTIFICATE)
+
+
+@pytest.mark.parametrize("made_at", [-1.0, 1e12, 1e300])
+def test_refuses_a_time_that_has_no_date(files, tmp_path, made_at):
+    document = json.loads(files[CERTIFICATE])
+    document["facts"]["made_at"] = made_at
+    with pytest.raises(InvalidRequestError):
+        problems(files | {CERTIFICATE: json.dumps(document).encode()}, tmp_path)
 
 
 def test_takes_pages_and_hashes_from_certificate_alone(tmp_path):
