@@ -6,6 +6,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -67,7 +68,7 @@ class OperatorKey:
 def _read(body: bytes, path: Path) -> Ed25519PrivateKey:
     try:
         key = load_pem_private_key(body, password=None)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise _refused(path, f"cannot be read: {error}") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise _refused(path, "is not an Ed25519 key")

@@ -1,5 +1,6 @@
 """The operator's key: one for all gateways, or a configured one; and what it signs."""
 
+import base64
 import threading
 
 import pytest
@@ -24,6 +25,13 @@ from tinkergym.schema.certificate import SignedFacts
 
 def pem(key, encryption=None):
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption or NoEncryption())
+
+
+def of_unknown_kind():
+    """Return a key whose algorithm is one that is not assigned."""
+    der = Ed25519PrivateKey.generate().private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+    other = base64.encodebytes(der.replace(b"\x2b\x65\x70", b"\x2b\x65\x7f"))
+    return b"-----BEGIN PRIVATE KEY-----\n" + other + b"-----END PRIVATE KEY-----\n"
 
 
 @pytest.fixture
@@ -68,11 +76,12 @@ def test_adopts_the_key_of_an_earlier_version(service, tmp_path):
         (b"", 0o600),
         (b"no key", 0o600),
         (pem(generate_private_key(SECP256R1())), 0o600),
+        (of_unknown_kind(), 0o600),
         (pem(Ed25519PrivateKey.generate(), BestAvailableEncryption(b"secret")), 0o600),
         (pem(Ed25519PrivateKey.generate()), 0o640),
         (pem(Ed25519PrivateKey.generate()), 0o604),
     ],
-    ids=["missing", "empty", "text", "other_kind", "encrypted", "group", "others"],
+    ids=["missing", "empty", "text", "other_kind", "unknown_kind", "encrypted", "group", "others"],
 )
 def test_refuses_a_key_that_cannot_be_used(tmp_path, body, mode):
     path = tmp_path / "operator.key"
