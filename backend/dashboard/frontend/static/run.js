@@ -259,7 +259,7 @@ async function drawLists(box, current, labels, onlabels) {
     replace(settings, h("h2", null, "Settings as they took effect"), settingsTable(now, changed), againstAnother(now));
     replace(steering, canAct() && !FINAL.has(now.state) ? steeringForm(now, drawSettings) : null);
   };
-  replace(box, points, settings, steering, certificate(current),
+  replace(box, points, settings, steering, current.spec.kind === "inference" ? null : certificate(current),
     canAct() ? labelForm(current.job_id, labels, onlabels) : labels.note ? h("section", { class: "panel" }, h("h2", null, "Notes"), h("p", null, labels.note)) : null);
   await Promise.all([drawPoints(), drawSettings(current)]);
   return drawPoints;
