@@ -50,8 +50,8 @@ def measure() -> list[Figure]:
         _figure(of, [one for one in found if one.of == of]) for of in dict.fromkeys(c.of for c in found)
     ]
     listed = [asdict(one) for one in found]
-    return write_result("coverage", figures, {"repeats": REPEATS, "seed": SEED, "cases": listed})
     GUIDE.write_text(with_table(GUIDE.read_text(), listed))
+    return write_result("coverage", figures, {"repeats": REPEATS, "seed": SEED, "cases": listed})
 
 
 def simulated(case: Case, rng: np.random.Generator, repeats: int = REPEATS) -> Covered:
