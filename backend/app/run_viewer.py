@@ -167,6 +167,8 @@ def _unpack(path: Path, config: ServiceConfig, store: Store) -> str:
     try:
         with reading_bundle(path) as files:
             job = Certificate.model_validate_json(files.body(CERTIFICATE)).facts.job
+            if not re.fullmatch(r"[\w-]+", job.job_id):  # It names a folder.
+                raise unreadable(f"{job.job_id!r:.200} is not the id of a job")
             log = map(Event.model_validate_json, files.lines(EVENTS))
             ledgers = map(StepLedger.model_validate_json, files.lines(LEDGER))
             store.add_copied_run(LOCAL_TENANT, job, log, ledgers)

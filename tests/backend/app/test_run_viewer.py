@@ -19,6 +19,7 @@ from backend.store.kept_episodes import KeptEpisodes
 from backend.store.key_rows import LOCAL_TENANT
 from backend.store.place import DEFAULT_FILE
 from backend.store.store import Store
+from benchmarks.forgery import packed, unpacked
 from tests.tinkergym.certificates.made_run import Run
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.rl import RLSpec
@@ -180,6 +181,14 @@ def test_names_a_cut_bundle_in_a_sentence(bundle, tmp_path, capsys, cut):
         seen(bundle, tmp_path / "own")
     assert main([str(bundle)]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("job_id", ["../evil", "/tmp/evil", "", "a b"])
+def test_names_a_job_whose_id_is_no_folder(bundle, tmp_path, job_id):
+    files = unpacked(bundle)
+    body = files["certificate.json"].replace(b'"job_id": "job-1"', f'"job_id": "{job_id}"'.encode())
+    with pytest.raises(InvalidRequestError):
+        seen(packed(files | {"certificate.json": body}, tmp_path / "other.tar"), tmp_path / "own")
 
 
 def test_names_what_is_no_run(tmp_path):
