@@ -72,7 +72,7 @@ class Published:
     def _completion(self, request: SampleRequest) -> Completion:
         name = request.policy
         with self._changed:
-            assert self._changed.wait_for(lambda: name not in self._expected, 30), "never published"
+            assert self._changed.wait_for(lambda: name not in self._expected, 120), "never published"
             version, sha256 = self._newest.get(name, (0, name))
         if request.policy_version not in (None, version):
             version, sha256 = request.policy_version or 0, digest(name, request.policy_version)

@@ -183,7 +183,7 @@ def test_ends_the_engines_process_with_the_playing_one(house):
     player.kill()
     player.wait()
     with contextlib.suppress(psutil.NoSuchProcess):
-        engine.wait(timeout=30)
+        engine.wait(timeout=120)
 
 
 def test_takes_games_of_the_split_in_order_of_their_paths(house, write):

@@ -211,7 +211,7 @@ def test_takes_turns_between_environments_of_one_emulator(listening):
     begun = threading.Thread(target=patient.reset, kwargs={"seed": 0})
     begun.start()
     one.step(DONE)
-    begun.join(30)
+    begun.join(120)
     assert not begun.is_alive()
     patient.close()
     other.reset(seed=0)

@@ -28,7 +28,7 @@ def test_accepts_as_many_images_as_the_limit():
 
 @pytest.mark.service
 def test_rejects_first_prompt_with_too_many_images_before_job_starts(pack):
-    preflight = Preflight(Catalog(), GatewayLimits(job_check_seconds=20, prompt_images=2))
+    preflight = Preflight(Catalog(), GatewayLimits(job_check_seconds=120, prompt_images=2))
     preflight.check(spec(how="many", length=2, model="nano-vl"))
     with pytest.raises(InvalidRequestError) as caught:
         preflight.check(spec(how="many", length=3, model="nano-vl"))

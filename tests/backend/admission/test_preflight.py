@@ -25,13 +25,13 @@ pytestmark = pytest.mark.service
 
 @pytest.fixture
 def preflight():
-    return Preflight(Catalog(), GatewayLimits(job_check_seconds=20))
+    return Preflight(Catalog(), GatewayLimits(job_check_seconds=120))
 
 
 @pytest.fixture(scope="module")
 def of_games():
     """Tries each game once, whatever the seats are: a child process for each takes a second."""
-    return Preflight(Catalog(), GatewayLimits(job_check_seconds=20))
+    return Preflight(Catalog(), GatewayLimits(job_check_seconds=120))
 
 
 def test_knows_packs_version_and_system_prompt_of_sound_environment(pack, preflight):

@@ -242,7 +242,7 @@ def test_reads_weights_once_though_several_jobs_name_them_together(model, tmp_pa
     catalog, together, read = FileCatalog(ServiceConfig(data_dir=tmp_path / "data")), threading.Barrier(3), []
 
     def resolve(*args, **settings):
-        together.wait(30)
+        together.wait(120)
         return resolve_model(*args, **settings)
 
     def look(*args, **settings):

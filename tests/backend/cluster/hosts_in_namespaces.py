@@ -210,7 +210,7 @@ class Hosts:
         for process in (*self.started, *self._keepers):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait(timeout=30)
+            process.wait(timeout=120)
         for number in self._inside:
             _run("ip", "netns", "del", f"{self._tag}h{number}")
         _run("ip", "link", "del", self._tag)

@@ -114,7 +114,7 @@ def test_hands_over_shared_core_after_as_long_as_holder_waited():
     def want_one():
         with lock.cores(1):
             entered.set()
-            assert leaves.wait(30)
+            assert leaves.wait(120)
 
     def wait_until_awaited():
         while not lock.awaited:
@@ -140,7 +140,7 @@ def test_hands_over_shared_core_after_as_long_as_holder_waited():
     now[0] += 0.1
     with kept:
         pass
-    assert entered.wait(30)
+    assert entered.wait(120)
     leaves.set()
     other.join()
 

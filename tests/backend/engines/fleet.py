@@ -72,7 +72,7 @@ class Host:
 
     def _fetch(self, pieces: Sequence[Piece]) -> bytes:
         body = WantedPieces(pieces=list(pieces)).model_dump_json()
-        return self._calls.post(self.source, "/weights", body, silence_seconds=30.0)
+        return self._calls.post(self.source, "/weights", body, silence_seconds=120.0)
 
 
 class Fleet:
@@ -93,7 +93,7 @@ class Fleet:
 
     def wait_until_held(self, policy: str, version: int) -> None:
         """Return when all hosts hold this version."""
-        assert self.engine.wait_until_held(policy, version, 30.0)
+        assert self.engine.wait_until_held(policy, version, 120.0)
 
     def close(self) -> None:
         self.engine.close()

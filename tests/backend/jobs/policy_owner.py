@@ -24,7 +24,7 @@ class Owner:
         for call in calls:
             self.seq += 1
             self.calls.add(self.job_id, self.seq, call)
-        self.lab.pool.routes.wait_for_call(self.job_id, self.seq, 30.0)
+        self.lab.pool.routes.wait_for_call(self.job_id, self.seq, 120.0)
         result = self.calls.result(self.job_id, self.seq)
         assert result is not None
         return result

@@ -68,7 +68,7 @@ def test_finishes_step_first_when_paused_while_learning(jobs, held):
     job_id = jobs.start(**SEEDED)
     jobs.play_step(job_id)
     jobs.play_step(job_id)
-    assert held.reached.wait(30)
+    assert held.reached.wait(120)
     jobs.tenant.request_pause(job_id)
     jobs.worker.beat()
     held.go_on.set()
@@ -106,7 +106,7 @@ def test_holds_calls_of_paused_policy_and_runs_them_once(lab):
     wanted = [ForwardBackward(sequences=[sequence]), OptimStep(learning_rate=1e-2)]
     wanted.append(Logprobs(sequences=[sequence]))
     calls.add(job_id, 1, wanted[0])
-    lab.pool.routes.wait_for_call(job_id, 1, 30.0)
+    lab.pool.routes.wait_for_call(job_id, 1, 120.0)
     paused(lab, job_id)
     for seq in (2, 3):
         calls.add(job_id, seq, wanted[seq - 1])

@@ -42,7 +42,7 @@ def test_releases_images_though_the_tenants_threads_are_taken(tmp_path):
             held = len(config.images.files())
             busy = asyncio.create_task(threads.run("ada", lambda: go_on.wait(120)))
             await asyncio.sleep(0)
-        assert await asyncio.to_thread(released.wait, 10)
+        assert await asyncio.to_thread(released.wait, 120)
         await asyncio.to_thread(read, b"late")
         checked = len(sizes)
         with pytest.raises(InvalidRequestError):
@@ -52,7 +52,7 @@ def test_releases_images_though_the_tenants_threads_are_taken(tmp_path):
         await busy
         return held
 
-    with closing(FairThreads(1, seconds=20)) as threads, closing(FairThreads(1, seconds=20)) as checks:
+    with closing(FairThreads(1, seconds=120)) as threads, closing(FairThreads(1, seconds=120)) as checks:
         assert asyncio.run(play(threads, checks)) == 1
     assert config.images.files() == []
 
@@ -82,6 +82,6 @@ def test_checks_images_of_chats_in_turn_with_other_tenants(tmp_path):
         async with opened(request, SimpleNamespace(tenant_id="ada")) as read:
             await asyncio.gather(bobs, asyncio.to_thread(read, b"ada"))
 
-    with closing(FairThreads(1, seconds=20)) as threads, closing(FairThreads(1, seconds=20)) as checks:
+    with closing(FairThreads(1, seconds=120)) as threads, closing(FairThreads(1, seconds=120)) as checks:
         asyncio.run(play(threads, checks))
     assert order == [b"bob", b"ada"]

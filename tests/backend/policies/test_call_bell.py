@@ -12,7 +12,7 @@ def test_wakes_waiting_callers_by_a_ring_and_misses_no_ring():
     waiting = threading.Thread(target=bell.wait, args=(bell.rung, 60.0))
     waiting.start()
     bell.ring()
-    waiting.join(30.0)
+    waiting.join(120.0)
     assert not waiting.is_alive()
 
 
@@ -24,7 +24,7 @@ def test_waits_for_a_call_until_it_or_a_later_ends():
     bell.wait(before, 60.0)  # whoever waits for a call rings, so that its loop looks
     bell.done("other", 9)
     bell.done("p", 3)
-    waiting.join(30.0)
+    waiting.join(120.0)
     assert not waiting.is_alive()
     bell.wait_until_done("p", 1, 60.0)
 
@@ -45,7 +45,7 @@ def test_waits_no_longer_for_a_policy_that_is_forgotten():
     bell.wait(before, 60.0)
     bell.forget("other")
     bell.forget("p")
-    waiting.join(30.0)
+    waiting.join(120.0)
     assert not waiting.is_alive()
 
 

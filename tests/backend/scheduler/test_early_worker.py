@@ -58,7 +58,7 @@ class Place:
 def end(*processes):
     for process in processes:
         process.kill()
-        process.wait(timeout=30)
+        process.wait(timeout=120)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_runs_program_in_the_process_that_waited(place):
     # Ray takes the end of the one for the end of the other.
     assert runner.poll() is None
     end(waited)
-    assert runner.wait(timeout=30) == 0
+    assert runner.wait(timeout=120) == 0
 
 
 def test_gives_second_program_a_process_of_its_own(place):

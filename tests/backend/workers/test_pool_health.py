@@ -39,7 +39,7 @@ def test_starts_job_without_waiting_for_learner_that_hangs_at_rest():
     learner = PoolLearner(Hanging)
     with ThreadPoolExecutor(2) as threads:
         threads.submit(learner.rest)
-        assert rests.wait(30)
+        assert rests.wait(120)
         try:
             assert isinstance(threads.submit(learner.current).result(60.0), Hanging)
         finally:

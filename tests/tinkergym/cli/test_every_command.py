@@ -278,7 +278,7 @@ def test_ends_command_on_ctrl_c_with_130_without_traceback(tmp_path, arguments):
     while "reached\n" not in said and (line := process.stderr.readline()):
         said.append(line)
     process.send_signal(signal.SIGINT)
-    out, rest = process.communicate(timeout=30)
+    out, rest = process.communicate(timeout=120)
     err = "".join(said) + rest
     assert process.returncode == 130, err
     assert "Traceback" not in err
@@ -295,7 +295,7 @@ def test_leaves_game_with_130_on_ctrl_c_at_a_question(tmp_path):
     while b"you >" not in shown and (more := os.read(process.stdout.fileno(), 1000)):
         shown += more
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (130, b"")
     assert b"left the game" in out
 
@@ -316,6 +316,6 @@ def test_ends_environment_server_with_0_after_ctrl_c():
     env = tg.make("tinkergym/Remote-v0", url=serving["url"], token=serving["token"])
     env.reset(seed=0)
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=120)
     assert (process.returncode, documents(out)) == (0, [{"event": "stopped"}])
     env.close()

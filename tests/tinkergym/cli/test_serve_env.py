@@ -91,7 +91,7 @@ def test_serves_own_environment_by_where_it_stands_until_a_signal(start, tmp_pat
     assert (env.step("hi")[1], env.metadata["system_prompt"]) == (1.0, "Say it.")
     env.reset(seed=0)
     process.send_signal(signal.SIGTERM)  # SIGINT: test_every_command
-    rest, _ = process.communicate(timeout=30)
+    rest, _ = process.communicate(timeout=120)
     assert (process.returncode, rest.splitlines()) == (0, ["stopped"])
     with pytest.raises(EnvironmentGoneError):
         env.step("hi")

@@ -78,6 +78,6 @@ def test_stops_closing_while_the_job_goes_on():
             check()
 
     reporter = Reporter(job_view(), endless, [kept])
-    assert told.wait(30)
+    assert told.wait(120)
     reporter.close(ended=False)
     assert (kept.steps, kept.ended) == ([1], [None])

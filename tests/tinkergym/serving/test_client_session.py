@@ -14,7 +14,7 @@ def relay(serve, relays):
 
 
 def test_reconnects_and_continues_the_episode(relay, connect):
-    env = connect(relay.url, reconnect_seconds=10)
+    env = connect(relay.url, reconnect_seconds=60)
     env.reset(seed=0)
     for number in range(1, 4):
         relay.cut()
@@ -24,7 +24,7 @@ def test_reconnects_and_continues_the_episode(relay, connect):
 
 @pytest.mark.parametrize("call", ["open", "reset", "step", "fail"])
 def test_calls_once_though_the_answer_is_lost(relay, connect, call):
-    env = connect(relay.url, reconnect_seconds=10).unwrapped
+    env = connect(relay.url, reconnect_seconds=60).unwrapped
     if call != "open":
         first = env.reset(seed=0)
     relay.swallow_next_answer = True
@@ -92,7 +92,7 @@ def test_frees_place_of_vanished_client_when_it_is_idle(serve, connect, relays):
     vanishing = connect(relay.url)
     vanishing.reset(seed=0)
     relay.close()
-    connect(url, busy_seconds=30).reset(seed=0)
+    connect(url, busy_seconds=120).reset(seed=0)
 
 
 def test_notices_when_the_machine_of_a_client_vanished():

@@ -133,7 +133,7 @@ def test_reports_full_server_and_takes_place_that_becomes_free(serve, connect):
     with pytest.raises(EnvironmentBusyError) as caught:
         second.reset(seed=0)
     assert 0 < caught.value.retry_after_seconds <= 1
-    patient = connect(url, busy_seconds=20)
+    patient = connect(url, busy_seconds=120)
     closer = threading.Timer(0.2, first.close)
     closer.start()
     patient.reset(seed=0)
@@ -143,7 +143,7 @@ def test_reports_full_server_and_takes_place_that_becomes_free(serve, connect):
 
 def test_shares_places_by_episode_between_more_environments_in_turns(serve, connect):
     url = serve(capacity=2)
-    envs = [connect(url, hold="episode", busy_seconds=30) for _ in range(6)]
+    envs = [connect(url, hold="episode", busy_seconds=120) for _ in range(6)]
     records = {}
 
     def play(number):

@@ -25,7 +25,7 @@ LIMITS = {
 
 
 def reasons(url, executor, *, limits):
-    choices = {"url": url, "token": TOKEN, "hold": "episode", "busy_seconds": 5.0}
+    choices = {"url": url, "token": TOKEN, "hold": "episode", "busy_seconds": 120.0}
     plans = [
         EpisodePlan(
             episode_id=f"e{seed}",
@@ -66,7 +66,7 @@ def test_frees_vanished_clients_place_after_its_lease(serve, connect, relays):
     vanishing = connect(relay.url)
     vanishing.reset(seed=0)
     relay.close()
-    connect(url, busy_seconds=30).reset(seed=0)
+    connect(url, busy_seconds=120).reset(seed=0)
 
 
 def test_keeps_place_of_connected_client_however_long_it_thinks(serve, connect):
@@ -75,5 +75,5 @@ def test_keeps_place_of_connected_client_however_long_it_thinks(serve, connect):
     thinking.reset(seed=0)
     vanishing.reset(seed=0)
     vanishing.unwrapped._session.forget()
-    connect(url, busy_seconds=30).reset(seed=0)  # a lease has run out meanwhile, but not the other one's
+    connect(url, busy_seconds=120).reset(seed=0)  # a lease has run out meanwhile, but not the other one's
     assert thinking.step("a")[0] == "1:a"

@@ -12,7 +12,7 @@ from tinkergym.tools import tool
 from tinkergym.tools.runner import ToolRunner
 from tinkergym.wrappers import ToolCalling
 
-meeting = threading.Barrier(3, timeout=30)
+meeting = threading.Barrier(3, timeout=120)
 
 
 @tool

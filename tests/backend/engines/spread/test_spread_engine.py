@@ -177,7 +177,7 @@ def test_retires_what_ended_while_an_engine_was_unreachable(tmp_path):
     host.engine.go.set()
     fleet.engine.retire("p")
     fleet.engine.join(host.joins)
-    assert fleet.engine.wait_until_held("p", None, 10.0)
+    assert fleet.engine.wait_until_held("p", None, 120.0)
     assert host.engine.loaded() == {"q": 1}
     assert host.hosted.held.keys() == {"q"}
     fleet.close()

@@ -13,7 +13,7 @@ def played(scene):
         await scene(Rooms(enter, room=0))
         return entered
 
-    return asyncio.run(asyncio.wait_for(run(), 30.0))
+    return asyncio.run(asyncio.wait_for(run(), 120.0))
 
 
 def test_admits_many_to_one_room_and_waits_before_the_next():
