@@ -3,7 +3,7 @@
 Seven jobs run together: RL with an evaluation on the way, two policies of one game, images, SFT, preference,
 distillation, and an own loop. They repeat in rounds until 60 processes were killed, at random moments, so
 that kills also meet recoveries. Each round must end with every version's weights as in the first, undisturbed
-round, with all events and one end each.
+round, with all events and one end each, and with certificates that verify.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import psutil
 import tinkergym as tg
 from benchmarks.common import Figure, Service, service, write_result
 from benchmarks.determinism import PARTS
+from tinkergym.certificates import verify
 from tinkergym.schema.events import JobState
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.tasks import SequenceTasks
@@ -137,8 +138,11 @@ def round_of(
         if view.state is not JobState.COMPLETED:
             wrong.append(f"{name} {job.id}: {view.state}: {view.reason}")
         wrong.extend(f"{name} {job.id}: {fault}" for fault in faults_of_events(running.home, job.id))
+        wrong.extend(f"{name} {job.id}: {fault}" for fault in faults_of_certificate(job, running.home))
     if not own:
         wrong.append("the own loop did not end")
+    else:
+        wrong.extend(faults_of_certificate(client.job(own["job"]), running.home))
     return {name: hashes_of_versions(running.home, job.id) for name, job in jobs.items()} | {
         "own loop": own.get("sha256", "")
     }
@@ -214,7 +218,8 @@ def _own_loop(running: Service) -> dict[str, str]:
                 saved = policy.save().result()
             job_id, version = policy.job_id, PolicyRef.parse(saved).version
         found = client.job(job_id).checkpoints()
-        return {"sha256": next(one.sha256 for one in found if one.policy_version == version)}
+        sha256 = next(one.sha256 for one in found if one.policy_version == version)
+        return {"sha256": sha256, "job": job_id}
 
 
 def _query(home: Path, sql: str, job_id: str) -> list[tuple[Any, ...]]:
@@ -231,6 +236,15 @@ def hashes_of_versions(home: Path, job_id: str) -> str:
         job_id,
     )
     return " ".join(f"{agent}@{version}={sha256}" for agent, version, sha256 in rows)
+
+
+def faults_of_certificate(job: tg.Job, home: Path) -> list[str]:
+    """Return what contradicts itself in a run's bundle, and the checks that do not hold."""
+    bundle = job.certificate(home / "bundles", bundle=True).bundle
+    assert bundle is not None
+    found = verify(bundle)
+    checks = [f"{one.name} {one.verdict}" for one in found.certificate.checks if one.verdict != "holds"]
+    return [*found.problems, *checks]
 
 
 def faults_of_events(home: Path, job_id: str) -> list[str]:
