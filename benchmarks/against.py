@@ -23,6 +23,7 @@ from benchmarks.comparators import step_server
 _MOST = 1.05
 _STEPS = 10
 _ROUNDS = 12
+_STOP_SECONDS = 120.0
 _HERE = Path(__file__).parent.parent
 
 
@@ -37,6 +38,8 @@ def main() -> int:
             stack.enter_context(_Tree(folder.resolve(), adapters=step_server.ADAPTERS))
             for folder in (_HERE, *wanted.folders)
         ]
+        for tree in trees:
+            tree.warm_up()
         for number in range(wanted.rounds):
             for adapter in step_server.ADAPTERS:
                 # The first of a round may find the machine otherwise than the last.
@@ -73,13 +76,16 @@ class _Tree:
             stdout=subprocess.PIPE,
             text=True,
         )
-        for adapter in self.seconds:
-            self.train(adapter)  # Loads and compiles.
-            self.seconds[adapter].clear()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate()
+        self._process.communicate(timeout=_STOP_SECONDS)
+
+    def warm_up(self) -> None:
+        """Load and compile."""
+        for adapter, seconds in self.seconds.items():
+            self.train(adapter)
+            seconds.clear()
 
     def train(self, adapter: str) -> None:
         """Train one job and keep the median time of its steps."""

@@ -142,7 +142,8 @@ def round_of(
     if not own:
         wrong.append("the own loop did not end")
     else:
-        wrong.extend(faults_of_certificate(client.job(own["job"]), running.home))
+        faults = faults_of_certificate(client.job(own["job"]), running.home)
+        wrong.extend(f"own loop {own['job']}: {fault}" for fault in faults)
     return {name: hashes_of_versions(running.home, job.id) for name, job in jobs.items()} | {
         "own loop": own.get("sha256", "")
     }
@@ -156,6 +157,8 @@ def _start(client: tg.Client) -> dict[str, tg.Job]:
     ]
     pairs = [{"prompt": row["prompt"], "chosen": row["completion"], "rejected": "no"} for row in rows]
     both = {"x": tg.Train(), "o": tg.Train(adapter=tg.LoRA(rank=4))}
+    teacher = client.sft(SequenceTasks(rows), steps=6, batch_size=8, seed=1)
+    teacher.wait(progress=False)
     return {
         "rl": client.train(
             "board/TicTacToeVs-v0",
@@ -184,7 +187,7 @@ def _start(client: tg.Client) -> dict[str, tg.Job]:
         ),
         "distillation": client.distill(
             "board/TicTacToeVs-v0",
-            teacher="nano",
+            teacher=teacher.id,
             steps=5,
             seed=9,
             checkpoint_every=2,
@@ -243,8 +246,10 @@ def faults_of_certificate(job: tg.Job, home: Path) -> list[str]:
     bundle = job.certificate(home / "bundles", bundle=True).bundle
     assert bundle is not None
     found = verify(bundle)
-    checks = [f"{one.name} {one.verdict}" for one in found.certificate.checks if one.verdict != "holds"]
-    return [*found.problems, *checks]
+    # An own loop says itself when it is complete, and need not sample what it repeats after a kill.
+    fine = {"holds", "not_shown"} if job.view().spec.by_calls else {"holds"}
+    bad = [one for one in found.certificate.checks if one.verdict not in fine]
+    return [*found.problems, *(f"{one.name} {one.verdict}: {one.text}" for one in bad)]
 
 
 def faults_of_events(home: Path, job_id: str) -> list[str]:

@@ -44,7 +44,11 @@ def show_facts(request: Request, tenant: Tenant, job_id: str) -> Response:
     parts, shown = parts_of(request), shown_to(request, tenant)
     job = tenant.get_job(job_id)
     if job.spec.samples_only:
-        raise InvalidRequestError(f"{job.job_id} trains nothing, so it has no certificate", field="job_id")
+        raise InvalidRequestError(
+            f"{job.job_id} trains nothing, so it has no certificate",
+            hint="its completions are job.results()",
+            field="job_id",
+        )
     steps = _read(StepFacts, tenant.facts(job_id, "step"))
     found = RunFacts(
         job=shown.recorded(job),

@@ -79,6 +79,9 @@ def _usage(job: JobView, log: EventLog) -> Iterator[str]:
     if not done:
         if job.step or job.policy_version:
             yield f"the job is at step {job.step}, but none is logged"
+        evaluated = sum(one.sampled_tokens for event, one in log.evaluations if event.seq <= job.last_seq)
+        if not job.spec.by_calls and job.used_tokens != evaluated:
+            yield f"by its log the job used {evaluated} tokens, not {job.used_tokens}"
         return
     newest, body = max(done, key=lambda one: one[0].seq)
     if (job.step, job.policy_version) != (body.step, body.policy_version):

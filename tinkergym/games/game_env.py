@@ -136,9 +136,10 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         if not self.agents:
             raise EpisodeProtocolError("no game is running", hint="call reset before step")
         agent = self.agent_selection
-        if self.terminations[agent] or self.truncations[agent]:
+        if self._is_out(agent):
             self._was_dead_step(action)
-            self._show()
+            if self.agents and not self._is_out(self.agent_selection):
+                self._show()
             return
         if not isinstance(action, str):
             raise InvalidRequestError(f"an action must be a str, not {type(action).__name__}", field="action")
@@ -211,13 +212,18 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
 
     def _show(self) -> None:
         """Let people see the game as those know it who observe it next, if it says how."""
-        if not self.agents or type(self.game).view is TextGame.view:
+        if type(self.game).view is TextGame.view:
             return
-        over = [agent for agent in self.agents if self.terminations[agent] or self.truncations[agent]]
-        for agent in over or [self.agent_selection]:
+        # In parallel play, all observe a round that has ended.
+        all_see = self.game.simultaneous and not self._moves
+        observers = [agent for agent in self.agents if all_see or self._is_out(agent)]
+        for agent in observers or [self.agent_selection]:
             view = self.game.view(self._players[agent])
             if view is not None:
                 self.infos[agent] = {**self.infos[agent], "view": view}
+
+    def _is_out(self, agent: str) -> bool:
+        return self.terminations[agent] or self.truncations[agent]
 
     def _settle(self, player: int, outcome: Rewards | None) -> None:
         """Mark players whose game is over, and select who acts next."""

@@ -241,7 +241,7 @@ class JobRecord:
             bundle: Add the newest adapter, the stored episodes and all events, in one file.
 
         Raises:
-            InvalidRequestError: `path` cannot be written.
+            InvalidRequestError: `path` cannot be written, or it is an inference job, which trains nothing.
         """
         return write_certificate(self._api, self.id, Path(path), bundle=bundle)
 

@@ -1,6 +1,7 @@
 """What several processes on one PostgreSQL server rely on."""
 
 import threading
+import time
 
 import pytest
 
@@ -39,8 +40,10 @@ def test_has_one_active_scheduler_at_a_time(store, other, postgres_server):
     postgres_server.execute(OTHERS)
     assert not first.held()  # It knows before its next tick that another one may be active.
     assert not second.held()
-    while not second.held():
-        pass  # The server frees a lock when the process of its connection has ended.
+    deadline = time.monotonic() + 120
+    while not second.held():  # The server frees a lock when the process of its connection has ended.
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.01)
     assert not first.held()
     second.close()
     assert first.held()

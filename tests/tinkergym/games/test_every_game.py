@@ -68,13 +68,24 @@ def test_shows_each_observer_the_game_as_it_is(name):
 @pytest.mark.parametrize("name", GAMES)
 def test_shows_who_plays_against_an_opponent_the_end(name):
     env = make(environment_of(name), on_illegal="random").unwrapped
+    env.seat = "first"
     env.reset(seed=3)
     over = False
     while not over:
         *_, terminated, truncated, info = env.step("none of the moves")
         over = terminated or truncated
-    game = env.game
-    assert info.get("view") in [game.view(player) for player in range(len(game.player_names))]
+    assert info.get("view") == env.game.view(0)
+
+
+@pytest.mark.parametrize("name", [name for name in GAMES if make_game(name).metadata["is_parallelizable"]])
+def test_shows_all_players_each_round_in_parallel_play(name):
+    env = make_game(name, on_illegal="random")
+    game, env = env.unwrapped.game, aec_to_parallel(env)
+    _, infos = env.reset(seed=3)
+    while env.agents:
+        for player, agent in enumerate(env.possible_agents):
+            assert infos[agent].get("view") == game.view(player)
+        *_, infos = env.step(dict.fromkeys(env.agents, "none of the moves"))
 
 
 @pytest.mark.parametrize("name", ZERO_SUM)

@@ -246,7 +246,7 @@ def test_never_reuses_a_policys_number(start, heard):
 def test_finds_hanging_process_by_its_canary_and_replaces_it(start):
     engine = start(canary_seconds=0.1, canary_deadline_seconds=1.0)
     assert answers(engine, [ask(HANGS_ONCE)])[0].token_ids == [HANGS_ONCE] * 2
-    assert engine.restarts >= 1  # On a busy machine a sound one can be late, too.
+    assert 1 <= engine.restarts <= 3  # On a busy machine a sound one can be late, too.
 
 
 def test_finds_hanging_process_that_takes_policies_but_samples_nothing(start):
@@ -257,7 +257,7 @@ def test_finds_hanging_process_that_takes_policies_but_samples_nothing(start):
     while not found:
         version += 1
         engine.publish("job", version, ADAPTER)
-    assert engine.restarts >= 1
+    assert 1 <= engine.restarts <= 3
 
 
 def test_gives_up_request_that_kills_processes_and_answers_the_others(start):
