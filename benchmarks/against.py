@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import Figure, paired_ratio, write_result
+from benchmarks.common import Figure, commit_of, paired_ratio, write_result
 from benchmarks.comparators import step_server
 
 _MOST = 1.05
@@ -34,10 +34,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=_ROUNDS, help=f"pairs (default: {_ROUNDS})")
     wanted = parser.parse_args()
     with ExitStack() as stack:
-        trees = [
-            stack.enter_context(_Tree(folder.resolve(), adapters=step_server.ADAPTERS))
-            for folder in (_HERE, *wanted.folders)
-        ]
+        trees = [stack.enter_context(_Tree(folder.resolve())) for folder in (_HERE, *wanted.folders)]
         for tree in trees:
             tree.warm_up()
         for number in range(wanted.rounds):
@@ -61,12 +58,9 @@ def main() -> int:
 class _Tree:
     """A checkout with its own service, which trains when it is asked."""
 
-    def __init__(self, folder: Path, adapters: tuple[str, ...]) -> None:
-        self._folder = folder
-        self.commit = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True, check=True
-        ).stdout.strip()
-        self.seconds: dict[str, list[float]] = {adapter: [] for adapter in adapters}
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.commit = folder, commit_of(folder)
+        self.seconds: dict[str, list[float]] = {adapter: [] for adapter in step_server.ADAPTERS}
 
     def __enter__(self) -> _Tree:
         self._process = subprocess.Popen(

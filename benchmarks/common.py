@@ -169,6 +169,13 @@ def _additions_per_second(additions: int = 1_000_000) -> float:
     return additions / fastest
 
 
+def commit_of(folder: Path) -> str:
+    """Return the short name of a checkout's commit; empty if it is none."""
+    return subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=folder
+    ).stdout.strip()
+
+
 def write_result(
     name: str,
     figures: list[Figure],
@@ -188,20 +195,13 @@ def write_result(
     """
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}.json"
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=RESULTS.parent,
-    ).stdout.strip()
     path.write_text(
         json.dumps(
             {
                 "name": name,
                 "command": command or f"python -m benchmarks {name}",
                 "date": time.strftime("%Y-%m-%d"),
-                "commit": commit,
+                "commit": commit_of(RESULTS.parent),
                 "machine": machine(),
                 "figures": [asdict(figure) for figure in figures],
                 "details": details,

@@ -79,9 +79,8 @@ def _usage(job: JobView, log: EventLog) -> Iterator[str]:
     if not done:
         if job.step or job.policy_version:
             yield f"the job is at step {job.step}, but none is logged"
-        evaluated = sum(one.sampled_tokens for event, one in log.evaluations if event.seq <= job.last_seq)
-        if not job.spec.by_calls and job.used_tokens != evaluated:
-            yield f"by its log the job used {evaluated} tokens, not {job.used_tokens}"
+        if not job.spec.by_calls:
+            yield from _tokens(job, log, 0.0, since=0)
         return
     newest, body = max(done, key=lambda one: one[0].seq)
     if (job.step, job.policy_version) != (body.step, body.policy_version):
@@ -89,15 +88,20 @@ def _usage(job: JobView, log: EventLog) -> Iterator[str]:
             f"its newest step is {body.step} with version {body.policy_version}, those of the job are "
             f"{job.step} and {job.policy_version}"
         )
-    later = (one for event, one in log.evaluations if newest.seq < event.seq <= job.last_seq)
-    tokens = body.metrics.get("used/tokens", 0.0) + sum(one.sampled_tokens for one in later)
-    if job.used_tokens != tokens:
-        yield f"by its log the job used {tokens:.0f} tokens, not {job.used_tokens}"
+    yield from _tokens(job, log, body.metrics.get("used/tokens", 0.0), since=newest.seq)
     seconds = body.metrics.get("used/hours", 0.0) * _SECONDS_PER_HOUR
     # A job that has ended used no more time than passed since then.
     most = seconds + (job.updated_at - newest.time) if job.state.final else float("inf")
     if not seconds - _ROUNDING <= job.used_seconds <= most + _ROUNDING:
         yield f"the job used {seconds:.3f} s until its newest step, which does not fit {job.used_seconds:.3f}"
+
+
+def _tokens(job: JobView, log: EventLog, before: float, *, since: int) -> Iterator[str]:
+    """Compare what the job has used with what it had `before` an event, and its evaluations after it."""
+    later = (one for event, one in log.evaluations if since < event.seq <= job.last_seq)
+    tokens = before + sum(one.sampled_tokens for one in later)
+    if job.used_tokens != tokens:
+        yield f"by its log the job used {tokens:.0f} tokens, not {job.used_tokens}"
 
 
 def _steps(facts: RunFacts, log: EventLog) -> Iterator[str]:
