@@ -101,13 +101,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         self._closings: dict[int, str] = {}
         self._moves: dict[int, Any] = {}
         self.game.start(self._np_random)
-        if len(self.game.player_names) != len(agents):
-            raise InvalidEnvironmentError(
-                f"{type(self.game).__name__} has {len(self.game.player_names)} players, but had "
-                f"{len(agents)} when its environment was created",
-                hint="set `players` in the class or in __init__",
-                field="environment",
-            )
+        _require_players(self.game, len(agents))
         self._player = _seat(
             self.game, 0 if self.game.simultaneous else self.game.first_player(), "first_player"
         )
@@ -315,13 +309,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         agent, total = self.possible_agents[player], self._totals[player]
         cut_off = self.game._cut_off and player not in self.game.eliminated
         (self.truncations if cut_off else self.terminations)[agent] = True
-        verdict = self.game.verdict(player, total)
-        if player in self._forfeited:
-            verdict = f"Illegal move: {self._forfeited[player]}. {verdict}"
-        elif self._forfeited:
-            names = " and ".join(self.game.player_names[loser] for loser in self._forfeited)
-            verdict = f"Illegal move by {names}. {verdict}"
-        self._closings[player] = verdict
+        self._closings[player] = _closing(self.game, player, total, self._forfeited)
         self.infos[agent] = {
             **self.infos[agent],
             "metrics": {
@@ -355,6 +343,27 @@ def _count_players(game: TextGame) -> int:
             field="environment",
         )
     return len(game.player_names)
+
+
+def _require_players(game: TextGame, count: int) -> None:
+    if len(game.player_names) != count:
+        raise InvalidEnvironmentError(
+            f"{type(game).__name__} has {len(game.player_names)} players, but had {count} when its "
+            "environment was created",
+            hint="set `players` in the class or in __init__",
+            field="environment",
+        )
+
+
+def _closing(game: TextGame, player: int, total: float, forfeited: dict[int, str]) -> str:
+    """Return the last text that a player sees: the verdict, after the illegal moves that ended the game."""
+    verdict = game.verdict(player, total)
+    if player in forfeited:
+        return f"Illegal move: {forfeited[player]}. {verdict}"
+    if forfeited:
+        names = " and ".join(game.player_names[loser] for loser in forfeited)
+        return f"Illegal move by {names}. {verdict}"
+    return verdict
 
 
 def _seat(game: TextGame, player: Any, method: str) -> int:

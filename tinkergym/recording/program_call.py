@@ -107,6 +107,14 @@ class Call:
             yield from new if new or is_over else [None]
             seen += len(new)
 
+    def leave_out_unread(self) -> None:
+        """Leave answers out of training that the program has not read, as far as is known."""
+        why = "interrupted" if self.was_streamed else "undelivered"
+        for answer in self.answers:
+            # A call that goes on from an answer shows that it was read.
+            if not (self.is_delivered or answer.children):
+                answer.untrained = answer.untrained or why
+
     def is_as_streamed(self, whole: Completion) -> bool:
         """Whether a completion is what its parts were; a restarted engine may have sampled another."""
         return all(

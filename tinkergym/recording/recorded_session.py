@@ -131,11 +131,7 @@ class RecordedSession:
             for call in self._calls:
                 if not call.is_over:
                     self._roles[call.role].unfinished += len(call.requests)
-                for one in call.answers:
-                    if not (call.is_delivered or one.children):
-                        one.untrained = one.untrained or (
-                            "interrupted" if call.was_streamed else "undelivered"
-                        )
+                call.leave_out_unread()
             for role in self._roles.values():
                 role.forest.choose()
             # In the same breath: a call that begins or is answered after this is not part of the record.
