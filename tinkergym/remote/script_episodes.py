@@ -76,19 +76,22 @@ class ScriptEpisodes:
         Returns:
             Whether it counts. It does not if the lease was lost and the episode was played elsewhere.
         """
-        with self._lock:
-            self._held = ""
         result = EpisodeResult.model_construct(
             episode_id=request.episode_id, lease_id=request.lease_id, trajectories=list(trajectories)
         )
         body = SubmitRequest.model_construct(worker_id=self._worker_id, results=[result])
         waits = Backoff(patience_seconds=PATIENCE_SECONDS).waits()
-        while True:
-            try:
-                return self._transport.submit(body).verdicts[0] != "stale"
-            except ServiceUnavailableError:
-                if next(waits, None) is None:
-                    raise
+        try:
+            while True:
+                try:
+                    return self._transport.submit(body).verdicts[0] != "stale"
+                except ServiceUnavailableError:
+                    if next(waits, None) is None:
+                        raise
+        finally:
+            # Not before: during a long outage the episode would be given to another script.
+            with self._lock:
+                self._held = ""
 
     def raise_if_broken(self) -> None:
         """Raise an error that the background thread got from the service."""
