@@ -145,6 +145,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
                 metrics["eval_overlap"] = self._trained_on / len(self._data.evaluate)
         save = last or step % spec.checkpoint_every == 0 or self._evaluations.is_due(step)
         if save:
+            # Before the event, which names the newest version that can be sampled.
             with context.clock.part("publish"):
                 metrics |= self._publish_present([self._data.train[number] for number in numbers])
         seconds = context.clock.lap()

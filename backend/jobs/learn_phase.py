@@ -134,6 +134,7 @@ def learning(
             compared = True
             parts.append(part)
         skipped += sum(part.skipped for part in parts)
+        # Of the first pass only: later ones see the same tokens again.
         if number == 0:
             losses, trained_tokens = [part.loss for part in parts], sum(part.tokens for part in parts)
             first = begun_with or [one for part in parts for one in part.learner_logprobs]

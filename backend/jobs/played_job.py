@@ -164,6 +164,7 @@ class PlayedJob(JobLoop[PlayedSpec]):
         # the bits, of the next step.
         alone = context.in_lockstep and self._evaluations.is_due(step)
         following = None if last or alone else self._begin(step + 1, taken)
+        # Otherwise `_begin` has published it.
         if last or alone:
             self._policies.publish(step, taken)
         self._finish_step(step, played, learned, sha256_of(taken))
@@ -279,6 +280,7 @@ class PlayedJob(JobLoop[PlayedSpec]):
         self._notes.take(step, played, is_saved=self._is_saved(step))
         self._policies.step_finished()
         self._last_played = played
+        # A job that is done completes, whatever it has used.
         if step < spec.steps:
             self._check_budget()
         if self._is_saved(step) and step != spec.steps:

@@ -146,6 +146,7 @@ class StepEvaluations:
         due = self._due(step)
         if not due or step in self._pending:
             return
+        # Before a worker can lease an episode: the version must not be tidied away while it is needed.
         self._pending[step] = due
         self._keep_checkpoints()
         requests = [request for number in due for request in self._episodes.requests(step, number)]
@@ -307,6 +308,7 @@ def _stop_reason(wanted: EvaluateEvery, events: Sequence[EvaluationEvent]) -> st
     newest = known[-1]
     if wanted.target is not None and newest.mean is not None and newest.mean >= wanted.target:
         return f"version {newest.policy_version} reached {newest.mean:.4g} in {newest.name}, the target"
+    # Of equals the first: patience counts from there.
     best = max(range(len(known)), key=lambda number: (known[number].mean or 0.0, -number))
     if wanted.patience is not None and len(known) - 1 - best >= wanted.patience:
         return (

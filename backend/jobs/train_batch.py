@@ -236,7 +236,7 @@ def _sequence(
         logprobs = [p if m else None for p, m in zip(segment.sampling_logprobs, mask, strict=True)]
         sequence = replace(sequence, loss_mask=mask.tolist(), sampling_logprobs=logprobs)
     # Credits and logprobs are given per sampled token; this selects those that are trained on.
-    kept = mask[np.asarray(segment.loss_mask)]
+    kept = mask[np.asarray(segment.loss_mask)]  # [sampled tokens of the segment]
     if isinstance(credit, Mapping):
         sequence = replace(
             sequence,

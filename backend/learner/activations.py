@@ -91,6 +91,7 @@ def kept_bytes(model: torch.nn.Module, run: Callable[[], torch.Tensor]) -> int:
     def note(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
+            # By memory, not by tensor: several views of one piece are kept once.
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 

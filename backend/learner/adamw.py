@@ -73,6 +73,7 @@ class _AdamW:
             weight_decay=0.0,
             **more,
         )
+        # The optimizer's own dictionaries: a rate set there applies from the next step on.
         self.groups: list[dict[str, Any]] = self._adamw.param_groups
 
     def step(self) -> None:
@@ -110,6 +111,7 @@ class TorchAdamW(_AdamW):
         """Load the moments."""
         for name, parameter in self._parameters.items():
             self._adamw.state[parameter] = {
+                # A fused step reads it on the parameter's device.
                 "step": torch.tensor(float(steps), dtype=torch.float32, device=parameter.device),
                 **{m: laid_out_as(parameter, state[f"{m}.{name}"]) for m in self._kept},
             }

@@ -247,14 +247,14 @@ class _MergedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, merged, lora_a, lora_b = ctx.saved_tensors
-        out_gradient = gradients[0].reshape(-1, merged.shape[0])
-        flat = x.reshape(-1, merged.shape[1])
+        out_gradient = gradients[0].reshape(-1, merged.shape[0])  # [tokens, out]
+        flat = x.reshape(-1, merged.shape[1])  # [tokens, in]
         into_x = gradient_product(out_gradient, merged.t()).view(x.shape) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[3]:
             return into_x, None, None, None, None, None
         # Everything as [rank, n]: on a CPU these thin products are 2 to 6 times as fast as their transposes.
-        thin_gradient = lora_b.T.contiguous() @ out_gradient.T
-        thin_input = lora_a @ flat.T
-        into_a = (thin_gradient @ flat).mul_(ctx.scaling)
+        thin_gradient = lora_b.T.contiguous() @ out_gradient.T  # [rank, tokens]
+        thin_input = lora_a @ flat.T  # [rank, tokens]
+        into_a = (thin_gradient @ flat).mul_(ctx.scaling)  # [rank, in]
         into_b = (thin_input @ out_gradient).mul_(ctx.scaling).T.contiguous()
         return into_x, None, None, into_a, into_b, None

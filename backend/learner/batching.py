@@ -157,6 +157,7 @@ def _cut(
         # Half of the row may exceed an equal share of the rest.
         fair = wanted > len(parts) + 1 and 2 * nodes + new > 2 * left / (wanted - len(parts))
         if (full or fair) and index > start:
+            # The new part computes again what this row shares with the one before it.
             left += shared[index] - nodes
             parts.append(_Part(start, index, nodes))
             start, nodes, new, wide = index, 0, len(row.ids), len(row.ids)
@@ -193,6 +194,7 @@ def _rows(
             end = int(targets_at[-1])
             places = rope(sequence.images, end) if rope and sequence.images else None
             rows.append(_Row(ids[:end], targets_at, targets, slot, temperature, numbers, places))
+        # Slots number the tokens of the whole batch, also of what `only` leaves out.
         slot += len(targets_at)
     return rows
 
@@ -223,7 +225,7 @@ def _assemble(rows: list[_Row], shared: list[int], *, one_block: bool) -> MicroB
     places = np.flatnonzero(is_real)
     first_place = np.zeros(nodes, dtype=np.int64)
     # Backwards: of several writes to one node the last one stays, which is the lowest place.
-    first_place[node_of[places[::-1]]] = places[::-1]
+    first_place[node_of[places[::-1]]] = places[::-1]  # [N]
 
     from_nodes = np.concatenate([nodes_of_row[i][row.targets_at - 1] for i, row in enumerate(rows)])
     temperatures = np.concatenate(
@@ -232,7 +234,7 @@ def _assemble(rows: list[_Row], shared: list[int], *, one_block: bool) -> MicroB
     # Several sequences may sample from the same node: one row of logits serves them all.
     # One array for `np.unique`: node numbers and float32 temperatures are both exact in float64.
     keys = np.stack([from_nodes.astype(np.float64), temperatures.astype(np.float64)])
-    distinct, prediction_of = np.unique(keys, axis=1, return_inverse=True)
+    distinct, prediction_of = np.unique(keys, axis=1, return_inverse=True)  # [2, U], [P]
     prediction_of = prediction_of.reshape(-1)
     order = np.argsort(prediction_of, kind="stable")
     slots = np.concatenate([row.first_slot + np.arange(len(row.targets)) for row in rows])

@@ -242,7 +242,7 @@ class CausalLM:
                 )
         rows = torch.from_numpy(batch.image_rows).to(self.device)
         nodes = torch.from_numpy(batch.image_nodes).to(self.device)
-        first, *deeper = torch.split(torch.cat(found)[rows], self.hidden_size, dim=-1)
+        first, *deeper = torch.split(torch.cat(found)[rows], self.hidden_size, dim=-1)  # each [I, hidden]
         more: dict[str, Any] = {}
         if deeper:
             mask = torch.zeros(len(ids), dtype=torch.bool, device=self.device)
@@ -311,6 +311,7 @@ class CausalLM:
         predictions = torch.from_numpy(batch.predictions)
         if not self.shares_prefixes:
             predictions = torch.from_numpy(batch.first_place)[predictions]
+        # [N, width], or [Q, width] where prefixes are not shared.
         rows: torch.Tensor = out.reshape(-1, out.shape[-1])
         return rows.index_select(0, predictions.to(self.device))
 

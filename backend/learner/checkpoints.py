@@ -100,6 +100,7 @@ def writing(target: Path) -> Iterator[CheckpointWriter]:
         target.mkdir(parents=True)
         try:
             yield CheckpointWriter(target)
+            # The folder as well: else the names of its files may be lost with the power.
             _flush(target)
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)

@@ -66,6 +66,7 @@ class DeviceTurns:
         If they are few, they run next to other computation.
         """
         if isinstance(self._lock, DeviceLock) and self._device.type == "cpu" and numbers <= _FEW:
+            # Without the model's lock: calls for one policy are sequential, and no other uses its tensors.
             with computing_with(1), self._clock.working():
                 yield
         else:

@@ -88,6 +88,7 @@ def forward_backward(
             work.state.forget_gradient()
         raise
     for work in begun.values():
+        # Only now, when all of them are complete.
         work.state.pending = True
     return results
 

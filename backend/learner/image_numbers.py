@@ -59,5 +59,6 @@ class ImageNumbers:
             rows[own] = parts[own] - start + begin
             images.append((self._hashes[number], end - start))
             begin += end - start
+        # Any valid id, as these nodes' embeddings are replaced by the images'.
         ids[nodes] = 0
         return tuple(images), nodes, rows

@@ -263,6 +263,7 @@ class Learner:
         """Remove a policy and free its memory."""
         state = self._policies[policy_id]
         with self._turns.whole():
+            # Only while nothing computes: an adapter is a part of the base model.
             del self._policies[policy_id]
             state.policy.drop()
         if isinstance(state.policy, FullPolicy):

@@ -26,6 +26,7 @@ from backend.learner.batching import MicroBatch
 ATTENTION = "tinkergym_shared_prefix"
 _OPTIONS_NOT_COMPUTED = ("softcap", "s_aux", "position_bias", "head_mask")
 
+# Per thread, as several workers run micro-batches with different layouts through one model.
 _now = threading.local()
 
 
@@ -85,7 +86,7 @@ class _LayOutQueries(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return gradients[0].index_select(0, ctx.layout.first_place), None
+        return gradients[0].index_select(0, ctx.layout.first_place), None  # [N, D]
 
 
 class _LayOutKeys(torch.autograd.Function):
@@ -120,7 +121,7 @@ class _FoldBack(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         layout = ctx.layout
         full = gradients[0].new_zeros(len(layout.node_of), gradients[0].shape[1])
-        return full.index_copy_(0, layout.first_place, gradients[0]), None
+        return full.index_copy_(0, layout.first_place, gradients[0]), None  # [Q, D]
 
 
 def shared_prefix_attention(  # noqa: PLR0917 - transformers calls it so
@@ -150,9 +151,10 @@ def shared_prefix_attention(  # noqa: PLR0917 - transformers calls it so
     heads, nodes = query.shape[1], query.shape[2]
 
     def laid_out(states: torch.Tensor, lay_out: type[torch.autograd.Function]) -> list[torch.Tensor]:
-        flat = states[0].transpose(0, 1).reshape(nodes, -1)
-        spread: torch.Tensor = lay_out.apply(flat, layout)  # type: ignore[no-untyped-call]
+        flat = states[0].transpose(0, 1).reshape(nodes, -1)  # [N, heads * d]
+        spread: torch.Tensor = lay_out.apply(flat, layout)  # type: ignore[no-untyped-call]  # [Q, heads * d]
         parts = torch.split(spread, [rows * columns for rows, columns in layout.blocks])
+        # Each [rows, heads, columns, d].
         return [
             part.view(rows, columns, states.shape[1], -1).transpose(1, 2)
             for part, (rows, columns) in zip(parts, layout.blocks, strict=True)
@@ -162,8 +164,9 @@ def shared_prefix_attention(  # noqa: PLR0917 - transformers calls it so
     for queries, keys, values in zip(
         laid_out(query, _LayOutQueries), laid_out(key, _LayOutKeys), laid_out(value, _LayOutKeys), strict=True
     ):
+        # Padding needs no mask: it is on the right, where causal attention never looks.
         out = attend(queries, keys, values, scale=scaling, mask=None)
-        outs.append(out.transpose(1, 2).reshape(out.shape[0] * out.shape[2], -1))
+        outs.append(out.transpose(1, 2).reshape(out.shape[0] * out.shape[2], -1))  # [places, heads * d]
     folded: torch.Tensor = _FoldBack.apply(torch.cat(outs) if len(outs) > 1 else outs[0], layout)  # type: ignore[no-untyped-call]
     return folded.view(1, nodes, heads, -1), None
 

@@ -128,7 +128,7 @@ class TrainPass:
                 features, states = lm.features_and_states(batch)
             # The head runs on a detached copy, some rows at a time: its gradient is collected there and then
             # sent through the decoder once, so only a slice of the logits exists at a time.
-            leaves = [features.detach().requires_grad_(gradient)]
+            leaves = [features.detach().requires_grad_(gradient)]  # [U, hidden or vocabulary]
             if states is not features:
                 leaves.append(states.detach().requires_grad_(gradient))
             rows = max(self._head_rows, 1)
@@ -207,14 +207,15 @@ class TrainPass:
         """Store logprobs; return the loss of their tokens, with gradient, and its metrics."""
         lm = self._lm
         features, states = leaves[0], leaves[-1]
+        # `prediction_of` ascends, so the sampled tokens of these rows are neighbours.
         first, last = np.searchsorted(batch.prediction_of, [start, stop])
         at = batch.temperatures[start:stop]
         # A division by 1 everywhere would be another pass over all logits.
         temperatures = None if (at == 1.0).all() else torch.from_numpy(at).to(lm.device)
-        table = sampled_logprobs(lm.logits(features[start:stop]), temperatures)
+        table = sampled_logprobs(lm.logits(features[start:stop]), temperatures)  # [rows, vocabulary]
         drawn_from = torch.from_numpy(batch.prediction_of[first:last] - start).to(lm.device)
         targets = torch.from_numpy(batch.targets[first:last]).to(lm.device)
-        logprobs = table[drawn_from, targets]
+        logprobs = table[drawn_from, targets]  # [tokens of these rows]
         self._learner_logprobs[batch.slots[first:last]] = logprobs.detach().cpu().numpy()
         if not features.requires_grad or self._weights is None or self._token_loss is None:
             return None
@@ -243,7 +244,7 @@ class TrainPass:
     def _sum_up_sequences(self, batch: MicroBatch) -> None:
         """Compute each sequence's mean gap and log ratio; a sequence is never split over micro-batches."""
         slots, tokens = batch.slots, self._tokens
-        own, inverse = np.unique(self._sequence_of[slots], return_inverse=True)
+        own, inverse = np.unique(self._sequence_of[slots], return_inverse=True)  # [sequences], [P]
         inverse = inverse.reshape(-1)
         # Sums over whole sequences: in float32, thousands of tokens would add up their rounding.
         learner = self._learner_logprobs[slots].astype(np.float64)
@@ -251,7 +252,7 @@ class TrainPass:
         proximal = learner if tokens.proximal_logprobs is None else tokens.proximal_logprobs[slots]
         corrected = self._token_loss is not None and self._token_loss.corrects
         gaps = np.bincount(inverse, learner - (proximal if corrected else sampling)) / tokens.counts[own]
-        ratios = np.bincount(inverse, proximal - sampling)
+        ratios = np.bincount(inverse, proximal - sampling)  # [sequences]
         for name, values in (("sequence_gaps", gaps), ("sequence_log_ratios", ratios)):
             self._sequence_sums[name][slots] = values[inverse]
 

@@ -80,7 +80,7 @@ class ValuePass:
         assert not gradient
         with torch.no_grad():
             values = self._head.values(self._lm.states(batch)).cpu().numpy()
-        self._values[batch.slots] = values[batch.prediction_of]
+        self._values[batch.slots] = values[batch.prediction_of]  # [P]
 
     def add(self, found: None) -> None:
         """Do nothing: `run` has already stored the values."""

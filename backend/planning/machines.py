@@ -174,6 +174,7 @@ class NodeRoom:
 
     def has(self, cpus: float, memory_bytes: int) -> bool:
         """Whether a process fits into memory next to the GPU processes."""
+        # Sums of fractions of CPUs lose their last digits.
         return self.cpus + 1e-6 >= cpus and self.memory_bytes >= memory_bytes
 
     def copy(self) -> NodeRoom:
@@ -199,5 +200,6 @@ def take(rooms: Rooms, placed: Placed) -> None:
             rooms[part.node_id].cpus -= part.cpus
             rooms[part.node_id].memory_bytes -= part.memory_bytes
     for node_id, gpu, size in placed.claims:
+        # A plan of an earlier moment may name a GPU that is not known now.
         if node_id in rooms and gpu < len(rooms[node_id].gpus):
             rooms[node_id].gpus[gpu] -= size

@@ -66,6 +66,7 @@ def plan(
             if isinstance(alone, NotPlaced) and (alone.forever or not _may_get_gpus(machines, wish)):
                 placed = replace(alone, forever=True)
             else:
+                # `rooms` also lacks what was kept for wishes before it: would it have a place without that?
                 kept_back = keeps and isinstance(_place(rooms_of(machines, running), wish), Placed)
                 also = ("what else is free is kept for a model that waits longer",) if kept_back else ()
                 holders = _holders(running, wish, rooms)

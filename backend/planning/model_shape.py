@@ -68,9 +68,9 @@ class ModelShape:
         """Elements of all weights."""
         if self.stored_parameters:
             return self.stored_parameters
-        expert = 3 * self.hidden * self.intermediate
+        expert = 3 * self.hidden * self.intermediate  # gate, up and down
         router = self.hidden * self.experts
-        layer = self._attention + expert * max(self.experts, 1) + router + 2 * self.hidden
+        layer = self._attention + expert * max(self.experts, 1) + router + 2 * self.hidden  # two norms
         return self.layers * layer + self.table_parameters + self.hidden
 
     @property
@@ -110,7 +110,7 @@ class ModelShape:
     @property
     def _attention(self) -> int:
         query, key = self.heads * self.head_size, self.key_value_heads * self.head_size
-        return 2 * self.hidden * query + 2 * self.hidden * key
+        return 2 * self.hidden * query + 2 * self.hidden * key  # query and output; key and value
 
 
 def _first(config: Mapping[str, Any], *names: str) -> int:

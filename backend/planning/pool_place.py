@@ -58,6 +58,7 @@ class PoolPlace:
         numbers = [own.index(gpu) for gpu in (self.engines[0].gpus if self.engines else ()) if gpu in own]
         if len(numbers) > 1:
             return tuple(f"cuda:{number}" for number in numbers)
+        # Without a number for the first, which is torch's default.
         return (f"cuda:{numbers[0]}",) if any(numbers) else ("cuda",)
 
     @property
@@ -76,6 +77,7 @@ class PoolPlace:
             sizes: The memory of each node's GPUs, in bytes.
         """
         ranks, engines, (pool,) = placed.of("rank"), placed.of("engine"), placed.of("pool")
+        # The first rank's are counted with the pool's, so that the last one tells what each takes.
         asked = ranks[-1].cpus if ranks else 0.0
 
         def place(part: Part, cpus: float) -> ProcessPlace:

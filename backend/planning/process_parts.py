@@ -29,6 +29,7 @@ def cpu_parts(rooms: Sequence[NodeRoom], wish: Wish) -> tuple[Part, ...] | None:
         Part(kind=kind, number=number, node_id="", cpus=wish.rank_cpus, memory_bytes=wish.memory_bytes)
         for kind, number in others
     ]
+    # The smallest node that is enough: large ones stay free for large models.
     for room in sorted(rooms, key=lambda room: room.cpus):
         if (found := _fit([room], wanted)) is not None:
             return found

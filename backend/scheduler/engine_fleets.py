@@ -81,6 +81,7 @@ class EngineFleets:
         fleet = self._fleets[change.pool_id]
         number = next((n for n, engine_id in fleet.hosts.items() if engine_id == change.engine_id), None)
         self._forget(change.engine_id)
+        # It was ended together with its pool, whose fleet is new and empty.
         if number is None:
             return
         _log.warning("engine host %s ended: %s", change.engine_id, change.error or "process died")

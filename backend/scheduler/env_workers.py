@@ -71,6 +71,7 @@ class EnvWorkers:
         rests = not preloaded and now - pool.jobs_at > self._config.pool_rest_seconds
         since = team.reported_at - _OWNER_SECONDS
         team.wanted_at_by_owner = {k: at for k, at in team.wanted_at_by_owner.items() if at > since}
+        # Those with jobs in the last report, which gave all of them its own time.
         wanted = [owner for owner, at in team.wanted_at_by_owner.items() if at == team.reported_at]
         playing = {worker: team.owners[worker] for worker in team.workers & team.owners.keys()}
         count, free = Counter(playing.values()), len(team.workers) - len(playing)

@@ -81,6 +81,7 @@ class Running:
     @classmethod
     def find(cls, name: str) -> Self | None:
         """Parse a name; None if it is not that of such a process. `str` is the inverse."""
+        # A model's name comes last, because it may contain the separator.
         match name.split("|", 2):
             case ["pool", pool_id, model]:
                 return cls(kind="pool", pool_id=pool_id, worker_id=pool_id, model=model)

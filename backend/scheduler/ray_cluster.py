@@ -103,9 +103,11 @@ class RayWorkers:
         self._env_workers = RayEnvWorkers(
             config, self._placing, self._runtime_env, {} if children is None else children, start_child
         )
+        # Of those with a place; a pool that waits for one is in `_placing` only.
         self._pools: dict[str, Any] = {}
         self._addresses: dict[str, Any] = {}
         """A reference to each pool's URL and token, which resolves when it listens."""
+        # By id: the pool that a host serves, and its actor.
         self._engine_hosts: dict[str, tuple[str, Any]] = {}
         self._memory = ProcessMemory()
         """Of pools, environment workers and engine hosts, by their ids."""
@@ -273,11 +275,13 @@ class RayWorkers:
                 self._watch(self._pools[who].wait.remote().future(), "pool", who)
                 found.append(PoolReady(pool_id=who))
             elif about in {"start", "pool"}:
+                # Also for a pool that was ended meanwhile, which the scheduler then no longer lists.
                 # A rank that died during the start says nothing about the next try.
                 refuses = isinstance(error, TinkerGymError) and not isinstance(error, RankLostError)
                 refused = cast(TinkerGymError, error) if about == "start" and refuses else None
                 found.append(PoolEnded(pool_id=who, error=refused))
             elif about == "engine_host" and who in self._engine_hosts:
+                # Its method has returned, but the actor stays until it is killed.
                 pool_id, actor = self._engine_hosts.pop(who)
                 _kill(actor)
                 why = error if isinstance(error, TinkerGymError) else None
@@ -347,6 +351,7 @@ class RayWorkers:
         due = {pool_id for pool_id in self._pools if now >= self._ask_at.get(pool_id, now)}
         if not due:
             return
+        # One question at a time, or a busy pool would collect them.
         waiting = {who for about, who in self._watched.values() if about in {"env_workers", "start"}}
         for pool_id in due - waiting:
             self._ask_at[pool_id] = now + _ASK_IDLE_SECONDS

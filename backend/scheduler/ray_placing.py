@@ -117,6 +117,7 @@ class Placing:
         for number, (pool_id, pool, placed) in enumerate(asked):
             before = self._monotonic()
             share = left / (len(asked) - number)
+            # Looks may come late: from here on each may be the last before the place is planned anew.
             is_last = before - pool.asked_at >= _PLAN_SECONDS - 2 * _LOOK_SECONDS
             is_placed = self._groups.is_placed(pool_id, share if is_last else min(share, _PLACED_SECONDS))
             left = max(0.0, left - (self._monotonic() - before))

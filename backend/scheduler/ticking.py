@@ -54,6 +54,7 @@ class Ticking:
         scheduler: Ticks | None = None
         while not self._stop.is_set():
             self._wake.wait(_LOOK_SECONDS)
+            # Before looking: what is reported from here on wakes the next round.
             self._wake.clear()
             try:
                 if not self._alone.held():

@@ -83,7 +83,7 @@ def bucket_masks(buckets: list[Bucket], window: int, like: Tensor) -> list[Tenso
         if shape.fresh and window == 0 and shape.width > 1:
             masks.append(like.new_zeros([0]))
             continue
-        queries = bucket.starts[:, None] + torch.arange(shape.width, device=like.device)
+        queries = bucket.starts[:, None] + torch.arange(shape.width, device=like.device)  # [spans, width]
         seats = bucket.seats
         if seats is not None:
             # Idle slots of the block attend to their first key.
@@ -94,7 +94,7 @@ def bucket_masks(buckets: list[Bucket], window: int, like: Tensor) -> list[Tenso
             )
             queries = block.index_copy_(0, seats, queries)
         keys = torch.arange(shape.reach, device=like.device)
-        hidden = keys > queries[:, :, None]
+        hidden = keys > queries[:, :, None]  # [block, width, reach]
         if window > 0:
             hidden = hidden | (keys <= queries[:, :, None] - window)
         masks.append(like.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf")))
@@ -132,6 +132,7 @@ def attend_in_buckets(  # noqa: PLR0917 - compiled, where it is called by positi
     """
     for store, new in ((keys, key), (values, value)):
         width = store.shape[-1]
+        # Before anything attends: new tokens attend to themselves and to each other in the cache, too.
         store.view(-1, width).index_copy_(0, places, new.reshape(-1, width))
     if len(buckets) == 1 and buckets[0].shape.run >= 0:
         return _attend(buckets[0], masks[0], query, key, value, keys, values, scale, least_queries)
@@ -161,7 +162,7 @@ def _attend(  # noqa: PLR0917
     """Return [tokens of the bucket, heads, value dim]."""
     if bucket.shape.width == 1:
         return _attend_single(bucket, mask, query, keys, values, scale, least_queries)
-    asked = _padded(bucket, query)
+    asked = _padded(bucket, query)  # [spans, heads, width, dim]
     seats: Tensor | None = None
     if mask.numel() == 0:
         mixed = attend(asked, _padded(bucket, key), _padded(bucket, value), scale=scale, mask=None)
@@ -170,7 +171,7 @@ def _attend(  # noqa: PLR0917
         asked = _seated(bucket, asked)
         mixed = attend(asked, _read(bucket, keys), _read(bucket, values), scale=scale, mask=mask[:, None])
     found = mixed if seats is None else mixed.index_select(0, seats)
-    flat = found.transpose(1, 2).flatten(0, 1)
+    flat = found.transpose(1, 2).flatten(0, 1)  # [spans * width, heads, value dim]
     return flat if bucket.shape.run >= 0 else flat.index_select(0, bucket.real)
 
 
@@ -189,13 +190,13 @@ def _attend_single(  # noqa: PLR0917
     block, kv_heads, dim = keys.shape[0], keys.shape[1], keys.shape[3]
     heads = asked.shape[1]
     sharing = heads // kv_heads
-    queries = asked.reshape(block, kv_heads, sharing, dim)
+    queries = asked.reshape(block, kv_heads, sharing, dim)  # one position, `sharing` queries
     if sharing < least_queries:
         # In half the time of `repeat`.
         queries = torch.cat([queries] * -(-least_queries // sharing), dim=2)
     seen = mask[:, None].expand(-1, -1, queries.shape[2], -1)
     mixed = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=seen, scale=scale)
-    mixed = mixed[:, :, :sharing].reshape(block, heads, -1)
+    mixed = mixed[:, :, :sharing].reshape(block, heads, -1)  # without the repeated ones
     seats = bucket.seats
     return mixed if seats is None else mixed.index_select(0, seats)
 

@@ -81,8 +81,8 @@ def decoded(  # noqa: PLR0917 - compiled, where it is called by position
     """
     token_ids, positions, keep, places, in_buckets = torch.split_with_sizes(packed[: sum(counts)], counts)
     buckets = buckets_in(in_buckets, shapes)
-    states = functional.embedding(token_ids, embedding)
-    angles = positions[:, None].float() * frequencies.float()
+    states = functional.embedding(token_ids, embedding)  # [tokens, hidden]
+    angles = positions[:, None].float() * frequencies.float()  # [tokens, dim / 2]
     # [tokens, 1, dim], the same for all heads. The first half of a head is rotated by minus the second: the
     # sign moves to the sine.
     cos = (angles.cos() * numbers.rotary_scale).to(states.dtype)
@@ -91,12 +91,13 @@ def decoded(  # noqa: PLR0917 - compiled, where it is called by position
     masks = bucket_masks(buckets, 0, states)
     for layer in layers:
         inner = _normed(states, layer.norm_before_attention, numbers.epsilon)
+        # In place, here and below: inference needs no earlier states.
         states.add_(_attended(layer, inner, cos, sin, places, buckets, masks, numbers))
         inner = _normed(states, layer.norm_before_mlp, numbers.epsilon)
-        gate = functional.silu(_through(layer.to_gate, inner, numbers.onednn))
+        gate = functional.silu(_through(layer.to_gate, inner, numbers.onednn))  # [tokens, inner]
         inner = gate.mul_(_through(layer.to_inner, inner, numbers.onednn))
         states.add_(_through(layer.from_inner, inner, numbers.onednn))
-    wanted = _normed(states.index_select(0, keep), norm, numbers.epsilon)
+    wanted = _normed(states.index_select(0, keep), norm, numbers.epsilon)  # [wanted, hidden]
     return _through(head, wanted, numbers.onednn)
 
 
@@ -112,8 +113,8 @@ def _attended(  # noqa: PLR0917
 ) -> Tensor:
     """Return [tokens, hidden], a layer's attention output for [tokens, hidden]."""
     tokens, dim = states.shape[0], numbers.head_dim
-    query = _through(layer.to_query, states, numbers.onednn).view(tokens, -1, dim)
-    key = _through(layer.to_key, states, numbers.onednn).view(tokens, -1, dim)
+    query = _through(layer.to_query, states, numbers.onednn).view(tokens, -1, dim)  # [tokens, heads, dim]
+    key = _through(layer.to_key, states, numbers.onednn).view(tokens, -1, dim)  # [tokens, kv heads, dim]
     query_norm, key_norm = layer.query_norm, layer.key_norm
     if query_norm is not None and key_norm is not None:
         query, key = (
@@ -155,6 +156,6 @@ def _through(layer: Linear, states: Tensor, onednn: bool) -> Tensor:
     outputs = product(states, layer.weight, layer.bias, onednn)
     down, up, foreign = layer.down, layer.up, layer.foreign
     if down is not None and up is not None and foreign is not None:
-        narrow = (states @ down).masked_fill_(foreign, 0.0)
+        narrow = (states @ down).masked_fill_(foreign, 0.0)  # [tokens, ranks of all adapters]
         outputs.addmm_(narrow, up)
     return outputs

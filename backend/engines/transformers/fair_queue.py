@@ -74,6 +74,7 @@ class FairQueue:
         self._lines.clear()
 
     def _next(self, held: Held) -> Line:
+        # `min` returns the first of equals, so the order of the lines decides whose turn it is.
         return min(self._lines, key=lambda line: (held.by_owner[line[0]], held.by_line[line]))
 
 

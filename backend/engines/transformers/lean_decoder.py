@@ -113,7 +113,7 @@ class LeanDecoder:
             onednn=onednn,
             least_queries=least_queries(device),
         )
-        self._frequencies: Tensor = rotary.inv_freq
+        self._frequencies: Tensor = rotary.inv_freq  # [head dim / 2]
         self._embedding, self._norm = decoder.embed_tokens._parameters, decoder.norm._parameters
         self._layers = [_layer(module, policies, self._numbers.head_dim) for module in decoder.layers]
         self._head = _linear(model.lm_head, policies)
@@ -131,7 +131,7 @@ class LeanDecoder:
         Returns:
             [wanted, vocabulary].
         """
-        places = batch.places(self._layers[0].key_heads)
+        places = batch.places(self._layers[0].key_heads)  # [tokens * key heads]
         parts = [token_ids, batch.positions, keep, places]
         counts = [*map(len, parts), sum(map(len, batch.bucket_numbers))]
         packed = self._room.filled([*parts, *batch.bucket_numbers])

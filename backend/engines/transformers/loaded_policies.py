@@ -304,7 +304,7 @@ def _foreign(segments: Sequence[AdapterSegment], columns: _Columns, *, per_row: 
     foreign = torch.ones(parts[-1].stop, columns[-1][2], dtype=torch.bool)
     for segment, part in zip(segments, parts, strict=True):
         if segment.policy in own:
-            foreign[part, own[segment.policy]] = False
+            foreign[part, own[segment.policy]] = False  # [tokens of the segment, its ranks]
     return foreign
 
 

@@ -55,8 +55,9 @@ def packed_attention(  # noqa: PLR0917 - the order that transformers calls its a
     assert packed is not None, "the engine's copy of a model only runs packed batches"
     layer: int = module.layer_idx  # type: ignore[assignment]
     cache, window = packed.cache, sliding_window or 0
-    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))  # [tokens, heads, dim]
     keys, values = cache.layer(layer, heads=key.shape[1], key_dim=key.shape[2], value_dim=value.shape[2])
+    # Layers with equal windows have equal masks: the first one makes them.
     if window not in packed.masks:
         packed.masks[window] = bucket_masks(packed.buckets, window, query)
     with attention_undivided():
@@ -72,7 +73,7 @@ def packed_attention(  # noqa: PLR0917 - the order that transformers calls its a
             scaling if scaling is not None else query.shape[-1] ** -0.5,
             least_queries(query.device),
         )
-    return mixed[None], None
+    return mixed[None], None  # [1, tokens, heads, value dim]
 
 
 def attention_undivided() -> Any:

@@ -54,12 +54,12 @@ class PackedBatch:
         """
         self.cache = cache
         self.tokens = sum(span.tokens for span in spans)
-        starts = np.array([span.start for span in spans])
+        starts = np.array([span.start for span in spans])  # [spans], as are the next three
         lengths = np.array([span.tokens for span in spans])
         slots = np.array([span.slot for span in spans])
         ends = lengths.cumsum()
         self._device, self._ends = device, ends
-        self._slots = np.repeat(slots, lengths)
+        self._slots = np.repeat(slots, lengths)  # [tokens]
         self.positions = np.repeat(starts - (ends - lengths), lengths) + np.arange(self.tokens)
         """[tokens] position of each token in its own sequence."""
         made = [
@@ -110,9 +110,11 @@ class PackedBatch:
         padded = real = nothing = np.zeros(0, dtype=np.int64)
         run = int(offsets[0])
         if (lengths != width).any() or (offsets != run + width * np.arange(spans)).any():
+            # The bucket's tokens are no block of the packed row: they have to be gathered.
             run = -1
+            # [spans * width]. Padding repeats the last token, whose numbers are finite.
             padded = (offsets[:, None] + np.minimum(columns, lengths[:, None] - 1)).reshape(-1)
-            real = (columns < lengths[:, None]).reshape(-1).nonzero()[0]
+            real = (columns < lengths[:, None]).reshape(-1).nonzero()[0]  # [tokens of the bucket]
         low, high, seats = _block(slots)
         numbers = [
             starts,

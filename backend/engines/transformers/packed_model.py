@@ -186,6 +186,7 @@ class PackedModel:
         options: dict[str, Any] = {"position_ids": positions[None], "use_cache": False, "packed": batch}
         if rope is not None:
             three = torch.from_numpy(rope).to(self.device)
+            # [4, 1, tokens]: transformers takes the text's positions from the first row, for masks.
             options["position_ids"] = torch.cat([positions[None], three])[:, None]
         if shown is None:
             options["input_ids"] = torch.from_numpy(ids).to(self.device)[None]
@@ -195,7 +196,7 @@ class PackedModel:
                 return self._with_deeper(shown, options, rows)
         if self._keep_rows:
             options["logits_to_keep"] = rows
-        output: Tensor = self._model(**options).logits[0]
+        output: Tensor = self._model(**options).logits[0]  # [wanted or tokens, vocabulary]
         return output if self._keep_rows else output[rows]
 
     def _with_deeper(self, shown: Shown, options: dict[str, Any], rows: Tensor) -> Tensor:
@@ -219,7 +220,7 @@ class PackedModel:
                 runs = [self._model(input_ids=one, use_cache=False).logits[:, -1] for one in ids]
         except Exception as error:
             raise _unsupported(directory, f"a run failed: {type(error).__name__}: {error}") from error
-        expected = torch.cat(runs)
+        expected = torch.cat(runs)  # [samples, vocabulary]
         if not self._model._can_set_attn_implementation():
             raise _unsupported(directory, "its attention does not use transformers' attention interface")
         # Only the decoder: a vision tower's attention is bidirectional.
@@ -231,10 +232,13 @@ class PackedModel:
         except Exception as error:
             raise _unsupported(directory, f"a packed run failed: {type(error).__name__}: {error}") from error
         # The layers last saw the second halves.
+        # One row per sample: a layer behind `logits_to_keep`. Neither that nor every token: it does not
+        # see the packed row (an expert), so several adapters cannot be told apart in it.
         for site in self.policies.sites.values():
             site.per_row = site.seen_tokens == len(samples)
             site.mixable = site.per_row or site.seen_tokens == sum(len(s) - len(s) // 2 for s in samples)
         difference = float((torch.log_softmax(found, -1) - torch.log_softmax(expected, -1)).abs().max())
+        # Not `>`: NaN has to fail, too.
         if not difference <= _TOLERANCE.get(self.dtype, _LOOSE_TOLERANCE):
             raise _unsupported(directory, f"a packed run's logprobs differ by {difference:.3g} nats")
         self._lean = self._lean_decoder(samples, found) if self._may_be_lean else None
@@ -247,6 +251,7 @@ class PackedModel:
         if not CPU_KERNELS:
             return None
         try:
+            # Set for the trial, which runs through it; the caller keeps or removes it.
             self._lean = LeanDecoder(self._model, self.policies, onednn=self._onednn)
             with torch.inference_mode():
                 found = self._run_in_two_halves(samples, self._sample_cache(samples))

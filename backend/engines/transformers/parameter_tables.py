@@ -62,11 +62,11 @@ class ParameterTables:
             weight = table[index]
             room = None if spare is None or spare[index] is weight else spare[index]
             if self._sites[path].transposed:
-                table[index] = torch.addmm(weight, down, up, out=room)
+                table[index] = torch.addmm(weight, down, up, out=room)  # [in, out]
             else:
                 # Its columns are contiguous in memory, see `_by_columns`.
                 room = None if room is None else room.t()
-                table[index] = torch.addmm(weight.t(), down, up, out=room).t()
+                table[index] = torch.addmm(weight.t(), down, up, out=room).t()  # [out, in]
         return table
 
     def factors(self, weights: AdapterWeights) -> dict[str, tuple[Tensor, Tensor]]:
@@ -97,8 +97,8 @@ class ParameterTables:
                 )
             # A packed weight is not in the table; its layer computes in the format of the others.
             like = self.base[self._index.get(f"{path}.weight", 0)]
-            down = pair["A"].detach().to(like.device, like.dtype).t().contiguous()
-            up = pair["B"].detach().to(like.device, like.dtype).t() * weights.scaling
+            down = pair["A"].detach().to(like.device, like.dtype).t().contiguous()  # [in, rank]
+            up = pair["B"].detach().to(like.device, like.dtype).t() * weights.scaling  # [rank, out]
             if not bool(torch.isfinite(down).all() and torch.isfinite(up).all()):
                 # It would also spoil the tokens of other adapters in the batch.
                 raise InvalidRequestError(

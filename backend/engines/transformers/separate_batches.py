@@ -54,6 +54,7 @@ class SeparateBatches(Generic[Batch]):
 
     def batch_took(self, seconds: float, *, queue_tenants: int) -> None:
         """Note for how long a batch computed, and how many tenants the queue has."""
+        # What the queue computed beyond its part before is not held against it.
         self._owed_seconds = max(0.0, self._owed_seconds) + seconds * queue_tenants / len(self._begun)
 
     def queue_took(self, seconds: float) -> None:

@@ -118,7 +118,7 @@ class SlotCache:
         """Copy the positions [start, start + length) of each source slot to its target slot."""
         counts = np.array(lengths)
         ends = counts.cumsum()
-        positions = np.repeat(np.array(starts) - (ends - counts), counts) + np.arange(ends[-1])
+        positions = np.repeat(np.array(starts) - (ends - counts), counts) + np.arange(ends[-1])  # [tokens]
         source, target = (np.repeat(np.array(slots), counts) for slots in (sources, targets))
         for heads in {shape.heads for shape in self._layers.values()}:
             places = [
@@ -128,7 +128,7 @@ class SlotCache:
             for layer, shape in self._layers.items():
                 if shape.heads == heads:
                     for store in (self.keys[layer], self.values[layer]):
-                        flat = store.view(-1, store.shape[-1])
+                        flat = store.view(-1, store.shape[-1])  # [slots * heads * length, dim]
                         flat.index_copy_(0, places[1], flat.index_select(0, places[0]))
 
     def clear(self, slot: int) -> None:

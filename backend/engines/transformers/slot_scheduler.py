@@ -85,6 +85,8 @@ class SlotScheduler:
         self._active: list[RequestState] = []
         self._scoring: set[RequestState] = set()
         """Active requests whose prompt logprobs are missing."""
+        # The active request that computes a prompt for others. It leaves the map with its prompt
+        # (`_share_prompt`) or without (`_leave`), and its followers stop waiting either way.
         self._leaders: dict[PromptKey, RequestState] = {}
         self._choice = ForwardChoice(
             model.policies, ForwardShares.on(model.device.type, iteration_tokens), iteration_tokens, clock
@@ -176,6 +178,7 @@ class SlotScheduler:
 
     def _find_past(self, state: RequestState, slot: Slot) -> None:
         if state.scores_prompt:
+            # Scores need the logits of every prompt token, and the cache only has keys and values.
             self.table.forget_past(slot)
             state.score_anew()
             self._scoring.add(state)
@@ -219,6 +222,7 @@ class SlotScheduler:
             del self._leaders[state.leads]
             state.leads = None
         for follower in state.followers:
+            # Without a result they compute the prompt themselves, as twins: once for all of them.
             follower.waits_for = None
         state.followers.clear()
         if state.waits_for is not None:
@@ -258,10 +262,12 @@ class SlotScheduler:
     def _advance(self, works: list[Work]) -> None:
         works = _in_order(works)
         spans = [Span(work.slot.index, work.slot.cached, work.tokens) for work in works]
+        # A prompt that is computed in parts has no next token until its last part.
         wanted = [i for i, work in enumerate(works) if spans[i].end == len(work.state.tokens)]
         token_ids: list[int] = []
         for work, span in zip(works, spans, strict=True):
             token_ids += work.state.tokens[span.start : span.end]
+        # All or none: a forward never mixes scored prompts with other work.
         if works[0].state in self._scoring:
             logits = self._scored(works, spans, token_ids)
             wanted = [index for index in wanted if works[index].state.answer is None]
@@ -271,6 +277,7 @@ class SlotScheduler:
             rope = self._model.rope([work.state.request for work in works], spans)
             logits = self._model.logits(token_ids, spans, wanted, segments, self.table.cache, rope=rope)
         self._counters.iterations += 1
+        # Before tokens are drawn: sharing a prompt copies as much as `cached` says.
         _hand_to_twins(works, self.table, self._counters.iterations)
         for work in works:
             sampled = len(work.state.logprobs)
@@ -315,6 +322,7 @@ class SlotScheduler:
             source += [index] * len(members)
         if not drawn:
             return
+        # Twins and followers draw from the logits of the one that was computed.
         if len(drawn) > len(works):
             logits = logits.index_select(0, torch.from_numpy(np.array(source)).to(logits.device))
         tokens, logprobs = choose_tokens(

@@ -123,6 +123,7 @@ class SlotTable:
                 self._set_busy(slot, busy=False)
                 return None
             slot.cached = min(_common_prefix(slot.tokens, tokens, slot.cached), len(tokens) - 1)
+            # From `cached` on the slot is written anew, so the prompt can be copied no more.
             if slot.prompt is not None and slot.cached < len(slot.prompt[2]):
                 self._forget_prompt(slot)
         else:
@@ -131,6 +132,7 @@ class SlotTable:
             if slot is None:
                 return None
             self._forget(slot)
+            # A second request of a session whose slot is busy keeps no past for the next turn.
             if session is not None and session not in self._sessions:
                 slot.session = session
                 self._sessions[session] = slot
@@ -218,6 +220,7 @@ class SlotTable:
         for wanted in (max(tokens, 2 * self.cache.length), tokens):
             length = self._filled_up(wanted, at_least=tokens)
             count = max(1, min(len(self.slots), self._token_limit // length))
+            # One sequence alone may exceed the memory limit, or it would wait forever.
             if count >= at_least or at_least <= 1:
                 self._resize(max(count, at_least), length)
                 return True
@@ -255,6 +258,7 @@ class SlotTable:
 
     def _resize(self, count: int, length: int) -> None:
         self.finish_copies()
+        # Copies were announced before: their sources may be among the slots that go.
         kept = self.slots
         if count < len(self.slots):
             ranked = sorted(

@@ -240,6 +240,7 @@ class TransformersEngine:
             with self._wake:
                 while not (self._has_news or self._has_work):
                     self._turns.rest()
+                    # Else only the next forward would free them, and none is coming.
                     self._model.policies.free_retired()
                     self._wake.wait()
                 inbox, self._inbox = self._inbox, []

@@ -88,6 +88,7 @@ class Exchange:
                         entry.result.set_result({"gone": True})
             self._abort(over)
             if self._process.exists:
+                # Not yet taken back, as requests may still compute with it: `dropped` or `ended` does that.
                 self._published.doom(policy)
                 self._process.send({"do": "drop", "id": 0, "policy": policy.key})
             else:
@@ -154,6 +155,8 @@ class Exchange:
             if entry is not None and entry.request is not None and entry.deliver is not None:
                 call_parts(entry.deliver, [completion_part(entry.request, message["part"])])
             return True
+        # Without the lock, as completions take time to check. Whether it is still open then, `_remove`
+        # decides: another thread may have answered it because its policy was retired.
         entry, answer = self._requests.get(number), None
         if entry is not None and entry.request is not None:
             # Before the request is closed: if parsing fails, the next process gets it again.

@@ -55,7 +55,7 @@ def write_nothing(folder: Path, like: AdapterWeights) -> None:
     """Write an adapter of zeros for one of the layers that `like` changes."""
     module = adapted_modules(like)[0]
     names = [f"base_model.model.{module}.lora_{side}.weight" for side in "AB"]
-    down, up = (like.tensors[name] for name in names)
+    down, up = (like.tensors[name] for name in names)  # [rank, in], [out, rank]
     zeros = dict(zip(names, (torch.zeros_like(down[:1]), torch.zeros_like(up[:, :1])), strict=True))
     write_adapter(folder, AdapterWeights(rank=1, alpha=1.0, tensors=zeros))
 
@@ -190,6 +190,7 @@ def _name_in_files(name: str, shapes: Mapping[str, tuple[int, ...]]) -> str | No
 def _is_one_of(tensor: Tensor, known: Iterable[Tensor]) -> bool:
     """Return whether a tensor is a second name or a copy of a known one."""
     alike = [each for each in known if each.shape == tensor.shape and each.dtype == tensor.dtype]
+    # Pointers first: to compare the values of an embedding takes long.
     return any(each.data_ptr() == tensor.data_ptr() for each in alike) or any(
         torch.equal(each, tensor) for each in alike
     )

@@ -139,6 +139,7 @@ class Host:
         task = asyncio.ensure_future(self._answer(message, work))
         if kind in {"sample", "together"}:
             requests = message.get("requests", [message])
+            # Before the task runs: a `drop` that is read next must wait for these requests.
             self._use(requests)
             self._samples[message["id"]] = task
             task.add_done_callback(lambda _: self._sampled(message["id"], requests))
@@ -255,6 +256,7 @@ class Host:
         found = Collected(message, self._model_directory)
         try:
             while not found.complete:
+                # `get_nowait` first saves a switch between tasks while vLLM is ahead.
                 found.take(queue.get_nowait() or await queue.get())
                 if message["stream"] and (part := found.part()) is not None:
                     self._send({"id": message["id"], "part": part})
@@ -329,6 +331,7 @@ class Host:
         return _ADAPTED if self._adapters else _PLAIN
 
     async def _exchange(self, room: int) -> None:
+        # The rooms with and without adapters have the same weights, the base model's.
         resident = max(room, _BASE)
         if resident == self._resident:
             return
@@ -360,11 +363,13 @@ class Host:
                 await self._engine.get_weight_version()
                 return {"alive": True}
             answer = await self._collect(await self._add(_CANARY, room), _CANARY)
+        # In a full policy's room there is nothing to compare with: its logprob may be any.
         if "error" in answer or room > _PLAIN:
             return answer if "error" in answer else {"alive": True}
         logprob = answer["logprobs"][0]
         if self._canary_logprob is None:
             self._canary_logprob = logprob
+        # Not `>`: NaN has to fail, too.
         if not abs(logprob - self._canary_logprob) <= _CANARY_DRIFT:
             return {"error": f"the canary's logprob changed from {self._canary_logprob} to {logprob}"}
         return {"alive": True}

@@ -43,6 +43,7 @@ class HandedImages:
             most_bytes: Size limit for stored files; those used longest ago are removed.
         """
         self._reader, self._folder, self._most = reader, folder, most_bytes
+        # Taken while the engine's lock is held, never the other way round.
         self._lock = threading.Lock()
         self._there: OrderedDict[str, int] = OrderedDict()
         """The size of each file."""

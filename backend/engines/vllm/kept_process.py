@@ -175,6 +175,7 @@ class KeptProcess:
             process = self._process
         if process is not None:
             process.hang_up()
+        # A callback, which runs in that thread, may be what closes the engine.
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -219,6 +220,8 @@ class KeptProcess:
                 failed = 0
             elif not self._closing:
                 failed += 1
+                # A first start fails for a reason that stays, such as the model; a later one may only lack
+                # memory for a while.
                 if self._lives == 0 or failed >= _FAILED_STARTS:
                     self._broken = not_started(self._model, self._log_file, reason)
 
@@ -238,6 +241,7 @@ class KeptProcess:
         ready, naps = False, self._naps
         try:
             ready = self._await_ready(process, known)
+            # One that never became ready was sent no requests.
             if ready:
                 self._serve(process)
         except Exception:
@@ -245,8 +249,10 @@ class KeptProcess:
         finally:
             with self._lock:
                 self.ready.clear()
+            # Without the lock: it waits for the processes.
             process.end()
             with self._lock:
+                # Before `ended`: a version removed earlier is freed by it, a later one by its remover.
                 self._process = None
             self._conversation.ended()
         if not self._closing and self._naps == naps:
@@ -264,6 +270,7 @@ class KeptProcess:
             if any("ready" in message for message in messages):
                 with self._lock:
                     self._lives += 1
+                    # In one hold of the lock: a message sent between the two would be sent twice.
                     self.ready.set()
                     self._conversation.resume(known)
                 return True

@@ -98,6 +98,7 @@ class VllmProcess:
 
     def end(self) -> None:
         """Kill the process and its children, and wait for them; no clean shutdown is needed."""
+        # First: a writer that is blocked in `sendall` gets an error, and `join` below returns.
         self.hang_up()
         # The group outlives its leader, and its id is not reused before its last process is gone.
         with suppress(ProcessLookupError, PermissionError):

@@ -36,6 +36,7 @@ def share_in_file(tensors: Mapping[str, Tensor], path: Path) -> Opening:
         for part, start in parts:
             file.seek(start)
             file.write(part.cpu().numpy().data)
+        # Readers map `length` bytes, which includes the padding of the last tensor.
         file.truncate(length)
     return {"tensors": places, "bytes": length, "file": str(path)}
 
@@ -114,6 +115,7 @@ def _places(
             parts.append((tensor.detach().contiguous().reshape(-1).view(torch.uint8), end))
             end += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
         places.append((name, dtype, shape, known.get(same, 0)))
+    # Without tensors there is one byte, because nothing cannot be mapped.
     return places, parts, max(end, 1)
 
 

@@ -143,6 +143,8 @@ class VllmEngine:
         self._messages.read_images(requests)
         with self._lock:
             for asked in requests:
+                # Under the lock of `publish`: the version that is chosen stays the newest until the
+                # request is among the open ones.
                 request = self._policies.settled(asked)
                 message = self._message(request)
                 if isinstance(message, TinkerGymError):
@@ -150,6 +152,8 @@ class VllmEngine:
                 else:
                     self._exchange.ask(OpenRequest({"do": "sample", **message}, request, deliver))
             if self._messages.images is not None:
+                # Under the same lock: between its message and its place among the open requests, an image
+                # would seem unused.
                 self._messages.images.tidy(self._requests.image_hashes)
         if refused:
             deliver(refused)
@@ -179,6 +183,7 @@ class VllmEngine:
                     refused[place] = failure(request, message)
                 else:
                     number = self._requests.next_number()
+                    # vLLM needs an id for each request, but only the batch as a whole is an open message.
                     messages[place] = message | {"id": number, "salt": f"{salt} {message['salt']}"}
             asked = {"do": "together", "requests": list(messages.values())}
             entry = OpenRequest(asked, deliver=deliver, batch_of=owner(requests[0]) if requests else "")
@@ -222,6 +227,7 @@ class VllmEngine:
                     hint="free some space; weights are kept in memory if /dev/shm is large enough",
                 ) from error
             raise
+        # The caller compares with its own names. If the renamed tensors arrived intact, so did these.
         same = stored is not weights and arrived == weights_sha256(stored)
         return weights_sha256(weights) if same else arrived
 
@@ -287,6 +293,7 @@ class VllmEngine:
         while True:
             entry = OpenRequest({"do": "load", **made.message()})
             with self._lock:
+                # Read before the message is sent: a restart from here on is noticed below.
                 generation = self._process.generation
                 self._exchange.ask(entry)
             answer = entry.result.result()

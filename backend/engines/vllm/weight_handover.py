@@ -105,6 +105,7 @@ class WeightHandover:
         nothing = self.folder / "nothing"
         with self._writing_nothing:
             if not nothing.exists():
+                # Renamed when it is whole: after a full disk the next call must not find half of it.
                 unfinished = nothing.with_name("nothing-yet")
                 write_nothing(unfinished, like=like)
                 unfinished.rename(nothing)

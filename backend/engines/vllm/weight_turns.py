@@ -57,6 +57,7 @@ class Rooms:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
                 self._admit()
+            # Admitted and cancelled within one pass of the loop: it counts as inside.
             elif not waiter.admitted.cancelled() and waiter.admitted.exception() is None:
                 self._leave(waiter)
             raise
@@ -76,6 +77,7 @@ class Rooms:
             return
         while self._waiting:
             first = self._waiting[0]
+            # Those behind it wait too, even for the current room: a busy room would starve the others.
             if first.room != self._room:
                 if self._inside == 0:
                     self._moving = asyncio.ensure_future(self._move(first.room))

@@ -52,6 +52,7 @@ def same_step(found: Sequence[OptimStepResult | TinkerGymError]) -> OptimStepRes
         raise errors[0]
     if errors:
         raise RuntimeError(f"a rank refused a gradient ({errors[0]}) that another applied")
+    # Exactly equal, as equal copies get equal sums: a difference would grow unseen.
     if len({step.grad_norm for step in steps}) > 1:
         raise RuntimeError(f"the summed gradients have different norms: {[s.grad_norm for s in steps]}")
     return steps[0]

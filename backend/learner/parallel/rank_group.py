@@ -164,6 +164,7 @@ class RankGroup:
                 raise self._break(self._first_cause(number, f"failed in {doing}: {value}"))
             if not worked and refused is None:
                 refused, now = number, time.monotonic()
+                # The others do the same work, so they need about as long as this one has taken.
                 deadline = min(deadline, now + max(self._patience_seconds, now - began))
         for number in numbers:
             worked, value = answers[number]
