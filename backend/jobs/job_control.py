@@ -80,6 +80,7 @@ class JobControl:
             LeaseLostError: See `mark_lease_lost`.
         """
         self.check_within_step()
+        # Read once, as the heartbeat's thread may take it back.
         if (pause := self._pause) is not None:
             raise pause
 

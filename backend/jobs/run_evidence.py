@@ -48,6 +48,7 @@ class RunEvidence:
             own = self._trained[episode, seat.trajectory.agent]
             left = sum(sequence.loss_mask)
             for index, turn in enumerate(seat.trajectory.turns):
+                # A turn that is trained on in part has no digest to compare: its tokens count as unplaced.
                 if turn.segment == number and all(sequence.loss_mask[turn.start : turn.end]):
                     tokens = sequence.token_ids[turn.start : turn.end]
                     own[index] = completion_digest(turn.policy_version, tokens), len(tokens)

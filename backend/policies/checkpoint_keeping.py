@@ -124,6 +124,7 @@ class CheckpointKeeping:
             sha256=manifest.files[manifest.weights_file].sha256,
             files=sizes,
         )
+        # Before it is recorded: the key is used even if that fails.
         self._tries[step] += 1
         self._store.add_checkpoint(lease, view, agent)
         self._store.append_event(
@@ -154,6 +155,7 @@ class CheckpointKeeping:
         """
         directory = self._bound.pool.checkpoint(self._store.find_policy(PolicyRef.parse(policy)))
         aside = f"{self._id}/loading"
+        # An earlier call may have been interrupted before it replaced the policy.
         self._drop(aside)
         self._learner.load(
             aside,

@@ -52,5 +52,6 @@ class EarlyRequests:
 
     def _take(self, policy: str) -> Sequence[tuple[SampleRequest, Deliver]]:
         with self._lock:
+            # Both in one hold: a request is either kept until now, or goes to the engine by itself.
             self._awaited.pop(policy, None)
             return self._waiting.pop(policy, [])

@@ -111,6 +111,7 @@ class Database:
         refuse_if_cached_only()
         with self.backend.write_turn, self._translated(), self.backend.writer.begin() as connection:
             yield connection
+        # After the commit: a reader before it would cache the old value again.
         self.read_cache.clear()
         self.backend.committed()
 

@@ -183,6 +183,7 @@ class JournalStore:
         with self._db.write() as connection:
             row = fenced(connection, lease)
             seq, taken = row.last_seq, []
+            # Read again, now with the row locked: the tenant may have changed more.
             for one in UPDATES.validate_json(row.updates):
                 if one.from_step is None:
                     body = UpdateEvent(changes=one.changes, from_step=step)

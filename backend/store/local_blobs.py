@@ -161,6 +161,7 @@ class LocalBlobs:
 def _files_below(top: Path) -> Iterator[BlobInfo]:
     for folder, _, names in os.walk(top, onerror=_unless_gone):
         for name in names:
+            # Drafts, of writers that have not finished.
             if name.startswith("."):
                 continue
             path = Path(folder, name)

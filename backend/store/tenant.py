@@ -166,6 +166,7 @@ class TenantStore(TenantSubmissions, TenantRuns, TenantLists):
                         hint=f"`tinkergym jobs names --remove {name.name}`, or promote another job's version",
                     )
             forget_policies(connection, job_id)
+            # `jobs` comes last, because the others refer to it.
             for table in (episodes, events, facts, policy_calls, jobs):
                 connection.execute(delete(table).where(table.c.job_id == job_id))
 

@@ -105,6 +105,7 @@ class Uploads:
         if not self._room.take(self._tenant_id, most_bytes, len(body)):
             self._find_room(len(body), most_bytes)
         self._blobs.put(_chunk(sha256), body)
+        # Last: whether a chunk is stored is asked of its summary.
         self._blobs.put(_summary(sha256), summary.model_dump_json().encode())
 
     def _find_room(self, more: int, most_bytes: int) -> None:
