@@ -142,7 +142,7 @@ def turn_advantages(
     done = np.asarray(completed, dtype=bool)
     lengths = np.asarray([len(turns) for turns in turn_returns], dtype=np.int64)
     flat = [value for turns in turn_returns for value in turns]
-    episode_of = np.repeat(np.arange(len(lengths)), lengths)
+    episode_of = np.repeat(np.arange(len(lengths)), lengths)  # [turns]
     earned, turn_done = _checked(flat, episode_of.tolist(), done[episode_of].tolist())
     kinds = _kinds(strata, len(done))
     _permute(earned, turn_done, kinds[episode_of], shuffle)
@@ -156,7 +156,7 @@ def turn_advantages(
             broken += 1
             continue
         included[peers] = done[peers]
-        here = turn_done & np.isin(episode_of, peers)
+        here = turn_done & np.isin(episode_of, peers)  # [turns]
         numbers = [None] if baseline == "batch" else np.unique(turn_number[here])
         for number in numbers:
             members = np.flatnonzero(here if number is None else here & (turn_number == number))

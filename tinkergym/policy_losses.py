@@ -198,6 +198,7 @@ def gspo_loss(
     Source:
         GSPO, arXiv:2507.18071.
     """
+    # The inner difference is 0: it only carries each token's gradient.
     ratios = (sequence_gaps.detach() + (learner_logprobs - learner_logprobs.detach())).exp()
     return _clipped(ratios, advantages, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
 
@@ -258,6 +259,7 @@ def kl_estimates(policy_logprobs: Tensor, reference_logprobs: Tensor, estimator:
         case "k2":
             return 0.5 * gap.square()
         case "k3":
+            # Of a small gap, `exp(-gap) - 1` would keep few digits.
             return (-gap).expm1() + gap
 
 

@@ -121,6 +121,7 @@ class EpisodeBoard:
         kept: set[str] = set()
         for slot in self._slots.values():
             if slot.lease_id and slot.lease_id in wanted and slot.worker_id == worker_id and not self.broken:
+                # Its lease had expired, but no other worker has taken the episode.
                 if slot.phase is _Phase.OPEN:
                     slot.phase = _Phase.LEASED
                 slot.expires_at = now + self.lease_seconds
@@ -161,6 +162,7 @@ class EpisodeBoard:
             return "stale"
         if slot.phase in {_Phase.DONE, _Phase.SAVING}:
             return "duplicate"
+        # Without a lease it was never given away, or its worker is known to be dead.
         if not slot.lease_id or slot.lease_id != result.lease_id:
             return "stale"
         slot.phase = _Phase.SAVING

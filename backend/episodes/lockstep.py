@@ -135,6 +135,7 @@ class LockstepGate:
         with self._changed:
             leases = self._playing()
             known = set(leases)
+            # A request is repeated only while its episode is played.
             self._answered = {key: value for key, value in self._answered.items() if key in known}
             if self._one_by_one:
                 first = list(self._pending)[:1]

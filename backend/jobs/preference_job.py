@@ -64,7 +64,7 @@ class PreferenceJob(WrittenDataJob[PreferenceSpec]):
                 f"the loss of policy {context.job_id} is {result.loss}: the model's logprobs are not finite",
                 hint="the weights diverged: resume from an earlier checkpoint with a lower learning_rate",
             )
-        weights = np.stack([result.chosen_weights, result.rejected_weights], axis=1)
+        weights = np.stack([result.chosen_weights, result.rejected_weights], axis=1)  # [pairs, 2]
         sequences = [
             train_sequence(answer, weight=float(weight))
             for pair, both in zip(pairs, weights, strict=True)

@@ -87,7 +87,7 @@ class PolicyFacts:
             without: By the initial policy.
         """
         assert self._changed is not None
-        before = np.concatenate(without)
+        before = np.concatenate(without)  # [P]
         sampled = np.asarray(
             [p for own in sequences for p in own.sampling_logprobs if p is not None], dtype=np.float32
         )

@@ -309,6 +309,7 @@ class Coordinator:
 
     def _end_failed(self, agent: str, reason: StopReason, error: str) -> None:
         self._failed, self._error = agent, error
+        # First, because `_why_failed` reads the reason.
         self._end(reason)
         for loop in self._loops.values():
             loop.fail(StopReason.SEAT_FAILED, self._why_failed(), void=True)

@@ -133,6 +133,7 @@ def count_by_size(sizing: ImageSizing, *, height: int, width: int) -> int:
             hint="show a part of it",
         )
     factor = sizing.factor
+    # Python's rounding, halves to even numbers, is that of the processors too.
     rows, columns = round(height / factor), round(width / factor)
     pixels = rows * columns * factor * factor
     if pixels > sizing.most_pixels:

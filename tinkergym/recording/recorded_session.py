@@ -193,6 +193,7 @@ class RecordedSession:
                 self._answering += 1
         if known is None:
             try:
+                # Without the lock, which `_take` needs: the sampler may answer in this thread.
                 self._sampler.submit(call.requests, Delivery(call, self._take))
             except TinkerGymError as error:  # It was closed. A repeat must not wait for it.
                 with self._lock:

@@ -133,6 +133,7 @@ class CallQueue:
                 self._fail(added, self._broken)
             else:
                 self._post(added)
+        # Behind all that was sent: the other thread ends after their results.
         self._to_hear.put(None)
 
     def _post(self, added: _Call[Any]) -> None:

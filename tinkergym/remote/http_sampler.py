@@ -134,6 +134,7 @@ class HttpSampler:
             self._idle -= 1
             if batch:
                 self._open += 1
+            # What did not fit into this batch is for another thread.
             self._somebody_takes_it()
             return batch
 
@@ -205,6 +206,7 @@ class HttpSampler:
         self._send_images(pending)
         if not pending:
             return
+        # Its requests were checked when they were made.
         body = SampleBatch.model_construct(requests=[request for request, _ in pending.values()])
         with self._connection.stream(
             "POST",

@@ -115,6 +115,7 @@ class TrainingPolicy:
         loss, numbers = loss_and_gradient(gradient(logprobs), logprobs)
         weighted = []
         for own, of_loss in zip(read, map(iter, numbers), strict=True):
+            # The linear loss is minus the sum of advantage times logprob, so its gradient is the given one.
             advantage = [-next(of_loss) if trained else 0.0 for trained in own.trained]
             weighted.append(own.model_copy(update={"advantage": advantage}))
         call = parse(ForwardBackward, {"sequences": weighted, "loss": "linear"})
@@ -334,6 +335,7 @@ class TrainingPolicy:
         return self._api.delete(self.job_id).bytes
 
     def _add(self, call: PolicyCall, read: Callable[[CallResult], _Value]) -> Future[_Value]:
+        # First: the service refuses a call whose images it does not have.
         self._sampler.images.send(images_in(call))
         return self._calls.add(call, read)
 

@@ -164,6 +164,7 @@ class GameTable:
         while game.agents:
             standing = Standing.in_game(game)
             agent = standing.agent
+            # Its standing has what it earned until now.
             self._owed[agent] = 0.0
             over = bool(standing.terminated or standing.truncated)
             if agent in self._players and not over:

@@ -137,6 +137,7 @@ class HostPool:
 
     def _close(self, host: Host) -> None:
         host.close()
+        # Those that have ended since need not be waited for.
         self._closing = [other for other in self._closing if not other.join(0.0)]
         self._closing.append(host)
 

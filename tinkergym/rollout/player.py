@@ -310,6 +310,7 @@ class EpisodePlayer:
     def _finish(self, episode: PlayedEpisode) -> None:
         plan = episode.plan
         if episode.loop.stop_reason in FAILED_REASONS and plan.attempt < plan.retries:
+            # First: `start` ignores an episode that is still listed.
             self._release(episode)
             self.start(plan.again(), episode.renderer)
             return

@@ -100,6 +100,7 @@ class RolloutWorker:
         """The most recently used; each episode keeps a reference to its own."""
         # Guards everything below, and notifies the threads of changes.
         self._changed = threading.Condition()
+        # Held until the result is durable; `_playing` has a lease only until its episode has ended.
         self._leases: set[str] = set()
         self._playing: set[str] = set()
         self._groups: dict[str, EpisodeGroup] = {}

@@ -40,6 +40,7 @@ def call_tree(trajectory: Trajectory) -> str:
         below.setdefault(parent, []).append(number)
     lines: list[str] = []
     waiting = [(number, 0) for number in reversed(below.get(None, []))]
+    # A stack of its own, because a conversation may be deeper than Python recurses.
     while waiting:
         number, depth = waiting.pop()
         turn = trajectory.turns[number]

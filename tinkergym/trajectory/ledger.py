@@ -84,6 +84,7 @@ class Ledger:
             raise ValueError("a completion has at least one token, but none were returned")
         if len(token_ids) != len(sampling_logprobs):
             raise ValueError(f"{len(token_ids)} tokens were returned with {len(sampling_logprobs)} logprobs")
+        # One NaN or infinity makes the sum so: a test of each token would cost more.
         if not math.isfinite(math.fsum(sampling_logprobs)):
             raise ValueError("a sampling logprob is not finite")
         start = self.length

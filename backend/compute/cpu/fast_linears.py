@@ -139,7 +139,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         states, weight = ctx.saved_tensors
         (gradient,) = gradients
-        flat = gradient.reshape(-1, gradient.shape[-1])
+        flat = gradient.reshape(-1, gradient.shape[-1])  # [rows, out]
         into_states = into_weight = into_bias = None
         if ctx.needs_input_grad[0]:
             into_states = gradient_product(gradient, weight.t())

@@ -83,13 +83,13 @@ class _RMSNorm(torch.autograd.Function):
         normed, inverse, weight = ctx.saved_tensors
         (gradient,) = gradients
         size = weight.shape[0]
-        along = gradient * normed
+        along = gradient * normed  # [..., dim]
         into_weight = None
         if ctx.needs_input_grad[1]:
             into_weight = along.reshape(-1, size).T @ along.new_ones(along.numel() // size)
         into_states = None
         if ctx.needs_input_grad[0]:
             # The norm removes the component along the input.
-            radial = (along @ weight).div_(size).unsqueeze_(-1)
+            radial = (along @ weight).div_(size).unsqueeze_(-1)  # [..., 1]
             into_states = (gradient * weight).addcmul_(normed, radial, value=-1).mul_(inverse)
         return into_states, into_weight, None

@@ -52,13 +52,13 @@ def inverse_cdf(logprobs: Tensor, numbers: Tensor) -> Tensor:
     probabilities = logprobs.exp()
     if blocks * width > size:
         probabilities = functional.pad(probabilities, (0, blocks * width - size))
-    probabilities = probabilities.view(rows, blocks, width)
-    cumulated = probabilities.sum(dim=-1).double().cumsum(dim=-1)
+    probabilities = probabilities.view(rows, blocks, width)  # the last block is padded with zeros
+    cumulated = probabilities.sum(dim=-1).double().cumsum(dim=-1)  # [rows, blocks]
     target = _below(numbers[:, None] * cumulated[:, -1:], cumulated[:, -1:])
     block = torch.searchsorted(cumulated, target, right=True).clamp_(max=blocks - 1)
     before = torch.where(block > 0, cumulated.gather(1, (block - 1).clamp_(min=0)), 0.0)
 
-    chosen = probabilities.gather(1, block[:, :, None].expand(-1, -1, width))[:, 0]
+    chosen = probabilities.gather(1, block[:, :, None].expand(-1, -1, width))[:, 0]  # [rows, width]
     within = chosen.double().cumsum(dim=-1)
     # A block's float32 sum may slightly exceed the sum of its tokens.
     place = torch.searchsorted(within, _below(target - before, within[:, -1:]), right=True)
@@ -101,7 +101,7 @@ def _last_left(
     Returns:
         [M, 1] each: its logprob, how many are kept with it, and whether there were enough candidates.
     """
-    likeliest = logprobs.topk(candidates, dim=-1)[0]
+    likeliest = logprobs.topk(candidates, dim=-1)[0]  # [M, candidates], falling
     cumulated = likeliest.double().exp().cumsum(dim=-1)
     all_tokens = most == logprobs.shape[1]
     wanted = share * torch.where(all_tokens, 1.0, cumulated.gather(1, most.clamp(max=candidates) - 1))

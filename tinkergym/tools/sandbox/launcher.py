@@ -31,6 +31,7 @@ else:  # Run as a script, without its own folder on the import path.
     del sys.path[0]
 
 NOBODY = 65534
+# Python has no names for these: the numbers of calls and flags in Linux's headers.
 _NEW = {"mount": 0x20000, "uts": 0x4000000, "ipc": 0x8000000, "user": 0x10000000, "pid": 0x20000000}
 _NEW |= {"network": 0x40000000}
 _ALL = sum(_NEW.values())
@@ -106,12 +107,15 @@ class Kernel:
     def give_up_privileges(self) -> None:
         """Drop all capabilities permanently."""
         self._done(self._libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
+        # Of this process (0). The zeros are its three sets of capabilities, in two halves.
         version_3 = struct.pack("Ii", 0x20080522, 0)
         self._done(self._libc.syscall(_CAPSET[self._machine], version_3, bytes(24)), "capset")
 
     def refuse_hidden_memory(self) -> None:
         """Make system calls that allocate memory outside any address space fail with EPERM."""
         calls = _MEMORY_OF_NO_PROCESS[self._machine]
+        # BPF's codes (linux/bpf_common.h) on a register of 32 bits. A step is the code, how many steps to
+        # skip if a comparison holds and if it does not, and a number.
         load, equal, at_least, and_, end = 0x20, 0x15, 0x35, 0x54, 0x06
         refuse = len(calls) + 9  # The last instruction; a jump counts from the next one.
         # The last numbers of `load` are places in the kernel's struct of a call: its number at 0, the
@@ -281,6 +285,7 @@ def confined(kernel: Kernel | None, settings: Settings, code: str, is_root: bool
     nothing = os.open("/dev/null", os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(1, 2)
+    # Among the others is a descriptor of the machine's /proc, which leads out of the walls.
     os.closerange(4, 4096)
     os.chdir("/tmp" if kernel is not None else settings["folder"])
     if kernel is not None:
