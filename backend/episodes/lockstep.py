@@ -143,6 +143,7 @@ class LockstepGate:
                 return list(self._computed.values())
             orphans = {key: self._pending.pop(key) for key in list(self._pending) if key not in known}
             complete = bool(leases) and all(lease_id in self._pending for lease_id in leases)
+            # In the order of the leases, not of arrival: the rows' order may change the bits.
             self._computed = {key: self._pending.pop(key) for key in leases} if complete else {}
             batch = list(self._computed.values())
         self._refuse(orphans, ConflictError("the episode's lease is void", hint="stop playing it"))
@@ -175,9 +176,11 @@ class LockstepGate:
             for pending, answer in zip(batch, answers, strict=True):
                 if isinstance(answer, Completion):
                     lease_id = pending.request.seat.lease
+                    # Known before it is delivered: a connection that breaks meanwhile asks again.
                     self._answered[lease_id] = pending.request, answer
                 for deliver in pending.delivers:
                     together.setdefault(deliver, []).append(answer)
+        # Without the lock: who receives an answer may submit the next request at once.
         for deliver, some in together.items():
             deliver(some)
 

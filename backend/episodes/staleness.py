@@ -92,6 +92,7 @@ def versions_of(trajectory: Trajectory, number: int, tokens: npt.NDArray[np.bool
     Returns:
         [T]
     """
+    # -1 stays at tokens outside of turns, none of which is asked for.
     versions = np.full(len(tokens), -1, dtype=np.int64)
     for turn in trajectory.turns:
         if turn.segment == number:

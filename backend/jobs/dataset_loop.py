@@ -62,6 +62,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
     def _run(self) -> None:
         context, spec = self._context, self._context.spec
         self._data = read(context)
+        # Counted once, as this hashes all records.
         self._trained_on = self._data.trained_on
         self._begin_from_checkpoint()
         context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())

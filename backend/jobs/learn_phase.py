@@ -134,8 +134,7 @@ def learning(
             compared = True
             parts.append(part)
         skipped += sum(part.skipped for part in parts)
-        # Of the first pass only: later ones see the same tokens again.
-        if number == 0:
+        if number == 0:  # Later passes see the same tokens again.
             losses, trained_tokens = [part.loss for part in parts], sum(part.tokens for part in parts)
             first = begun_with or [one for part in parts for one in part.learner_logprobs]
             context.evidence.compared(step, batch.sources, sequences, first)

@@ -51,6 +51,7 @@ class CausalLM:
         through_one_product(placed)
         self.model = placed.eval()  # eval: dropout would make logprobs differ from the engine's
         self.device = device
+        # Before the probes below, which test the model as it will run.
         speed_up_norms(model)
         speed_up_linears(model)
         slim_swiglu(model)

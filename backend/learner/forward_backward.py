@@ -70,6 +70,7 @@ def forward_backward(
             are discarded.
     """
     with turns.working():
+        # All of them are checked before any is computed.
         begun = {
             policy_id: begin(states[policy_id], part, limits=limits, runner=runner)
             for policy_id, part in parts.items()

@@ -71,6 +71,7 @@ class CallBell:
         with self._changed:
             self._rung += 1
             self._changed.notify_all()
+            # A count and no flag: it may be forgotten, and trained here again, before this thread runs.
             before = self._forgotten[policy]
             self._changed.wait_for(
                 lambda: self._done.get(policy, 0) >= seq or self._forgotten[policy] > before, seconds

@@ -42,6 +42,7 @@ class EarlyRequests:
         batches: dict[Deliver, list[SampleRequest]] = {}
         for request, deliver in self._take(policy):
             batches.setdefault(deliver, []).append(request)
+        # Without the lock: the engine may call back in this thread.
         for deliver, requests in batches.items():
             self._engine.submit(requests, deliver)
 

@@ -166,6 +166,7 @@ class PolicyDirectory:
         ref = PolicyRef.find(request.policy)
         if ref is not None and ref.version is not None:
             return self._definite(request, ref.whose, ref.version)
+        # Without the lock, which is held while a version loads: `resolve_for` notices what changes here.
         policy_id = self._ids.get(request.policy) or self._look_up(request.policy).policy_id
         newest, wanted = self._engine.loaded().get(policy_id), request.policy_version
         if (awaited := self._awaited.get(policy_id)) is not None and wanted in (None, awaited):
@@ -307,6 +308,7 @@ class PolicyDirectory:
     def _became_idle(self, name: str) -> None:
         self._idle[name] = None
         self._idle.move_to_end(name)
+        # Never the newest, which its caller is about to use.
         for oldest in list(self._idle)[:-1]:
             if len(self._idle) <= self._keep_idle:
                 break

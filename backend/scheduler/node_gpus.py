@@ -112,6 +112,7 @@ class NodeGpus:
             self._failing[node_id] = self._monotonic()
             return
         self._failing.pop(node_id, None)
+        # GPUs that others give back later are taken by a further holder, with the next number.
         self._answered[node_id] = number + 1
         self._known[node_id] = self.of(node_id) | gpus
         if not gpus:  # Its CPUs are.

@@ -63,6 +63,7 @@ class Placements:
             for job_id, placement in self._placed.items()
             if placement.pool_id in running
             and now - placement.since < _PLACEMENT_SECONDS
+            # It leaves the queue when its pool has taken the lease.
             and self._store.queued_jobs(job_id=job_id)
         }
         ready = self._pools.ready

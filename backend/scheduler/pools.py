@@ -111,6 +111,7 @@ class Pools:
             if record is None:
                 self._workers.end_pool(process.pool_id)  # It was not listening yet, so nothing is lost.
                 continue
+            # A pool has a row only after it has loaded its model.
             pool = Pool(record.pool_id, record.model, now, now, ready=True, ready_at=now)
             self._by_id[process.pool_id] = pool
         for pool_id, record in known.items():

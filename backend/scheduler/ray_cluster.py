@@ -195,6 +195,7 @@ class RayWorkers:
         )
         self._pools[pool_id] = actor
         self._watch(actor.start.remote().future(), "start", pool_id)
+        # They were asked for before their pool had a place.
         for worker_id in self._env_workers.of(pool_id, waiting=True):
             self.start_env_worker(pool_id, worker_id)
 
@@ -331,6 +332,7 @@ class RayWorkers:
             known.pop(pool_id, None)
         _kill(self._pools.pop(pool_id, None))
         self._end_helpers(pool_id)
+        # Last: from here on its resources are free for others.
         self._placing.forget(pool_id)
 
     def _end_helpers(self, pool_id: str) -> None:

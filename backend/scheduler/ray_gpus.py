@@ -56,6 +56,7 @@ class GpuHolders:
         """Hold some GPUs of a node, and return their memory in bytes by the name that processes use."""
         holder = ray.remote(max_restarts=0)(GpuHolder).options(
             name=_name(node_id, number),
+            # It outlives this scheduler: the next one finds the GPUs held, and no other program takes them.
             lifetime="detached",
             num_cpus=0,
             num_gpus=gpus,

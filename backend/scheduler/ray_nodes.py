@@ -100,6 +100,7 @@ class Nodes:
         for node_id in alive.keys() - self._asked.keys() - self.answered.keys():
             self._asked[node_id] = self._ask(node_id, alive[node_id])
         for node_id, (node, promise) in list(self._asked.items()):
+            # Without waiting: a node that hangs does not hold up the others.
             if ray.wait([promise], timeout=0)[0]:
                 del self._asked[node_id]
                 self.answered[node_id] = replace(node, refused=self._why_refused(promise))
@@ -120,6 +121,7 @@ class Nodes:
             entry.get("Labels") or {},
             int(resources.get("GPU", 0)),
         )
+        # With no CPU, it also runs on a node whose CPUs are all taken.
         task = ray.remote(num_cpus=0, max_retries=0)(versions).options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
             runtime_env={"env_vars": self._environment},

@@ -193,7 +193,7 @@ class JobLeaseStore:
                 epoch=lease.epoch,
                 attempt=lease.attempt,
                 lease_expires_at=lease.expires_at,
-                counted_at=now,
+                counted_at=now,  # its time on a worker counts from here
             )
             return lease
 

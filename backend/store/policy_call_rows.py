@@ -168,6 +168,7 @@ class PolicyCallStore:
                 )
                 .values(result=packed)
             )
+            # A call that is repeated after a restart has its result already; its tokens are counted.
             if written.rowcount:
                 count_tokens(connection, row, tokens)
 

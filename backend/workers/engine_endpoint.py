@@ -47,6 +47,7 @@ class HostedEngine:
             if self._held.get(order.policy) == wanted:
                 return wanted
             weights = self._pull.pull(order.policy, order.manifest).weights()
+            # First: what fails halfway must not count as held.
             self._held.pop(order.policy, None)
             arrived = self.engine.publish(order.policy, order.version, weights, let_finish=order.let_finish)
             if arrived != wanted.sha256:

@@ -65,6 +65,7 @@ class PoolJobs:
                 return
             thread = threading.Thread(target=self._run, args=(lease,), name=f"job-{job_id}", daemon=True)
             self.threads[job_id] = thread
+            # Before the thread starts: from here on the heartbeat renews the lease.
             self.pulses[job_id] = Pulse(lease, JobControl(self._parts.wake))
         try:
             thread.start()

@@ -58,6 +58,7 @@ class SampleRouter:
                 continue
             # Only the episodes of a job's own rollout are in lockstep, and their requests have a lease.
             if job_id in gates and is_training():
+                # Without an owner: the gate itself adds the job's to what it samples.
                 gates[job_id].submit([resolved.owned_by("")], answering)
                 continue
             owned = self._with_owner(resolved, job_id)

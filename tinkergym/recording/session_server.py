@@ -77,6 +77,7 @@ class SessionServer:
         """
         with self._lock:
             found = self._open.get(name)
+            # An ended session keeps its key: its program hears that it has ended, not that the key is wrong.
             its = found.key if found is not None else self._ended.get(name, "")
         if not its or not hmac.compare_digest(its.encode(), key.encode()):
             raise AuthenticationError(

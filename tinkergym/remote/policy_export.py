@@ -107,6 +107,7 @@ def export_policy(
         MissingExtraError: `merge` without torch, transformers and PEFT.
     """
     if merge:
+        # Before a download of gigabytes that could not be used.
         _require_backend()
     with _appearing(out) as folder:
         checkpoint = _checkpoint(api, job_id, version, agent)

@@ -52,6 +52,7 @@ class HostPool:
         self._make_env = make_env
         self._report = report
         self._numbers = itertools.count(1)
+        # By host, what it plays; of the idle ones, those that wait longest come first.
         self._busy: dict[Host, str] = {}
         self._idle: dict[Host, str] = {}
         self._closing: list[Host] = []

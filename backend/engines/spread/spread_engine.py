@@ -142,6 +142,7 @@ class SpreadEngine:
             address = WorkerAddress(joins.url, joins.token)
             replica = Replica(joins.engine_id, address, self._clock(), held=dict(joins.held))
             self._replicas[joins.engine_id] = replica
+            # Also those that only it still holds: it is told to retire them.
             policies = list(dict.fromkeys([*self._orders, *joins.held]))
             replica.is_behind = bool(policies)
         _log.info("engine host %s joined at %s", joins.engine_id, joins.url)
@@ -188,6 +189,7 @@ class SpreadEngine:
             self._orders[policy] = order
             replicas = list(self._replicas.values())
             waited_for = [replica for replica in replicas if not replica.is_behind]
+        # After the new order: no request that comes now is still sent with the older version.
         if not let_finish:
             self._refuse_older(policy)
         for replica in replicas:
@@ -270,6 +272,8 @@ class SpreadEngine:
         # Not in the coroutine: one that is cancelled before it starts runs none of its code.
         batch.sending.add_done_callback(lambda sent: self._settle(replica, batch, sent))
         with self._changed:
+            # A loss between the choice and this call found nothing to cancel; without an end of the call,
+            # nobody would ask its requests elsewhere.
             is_here = self._is_here(replica)
         if not is_here:
             batch.sending.cancel()

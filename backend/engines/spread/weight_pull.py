@@ -89,6 +89,7 @@ class WeightPull:
         for request in file.missing(self._chunk_bytes):
             data = memoryview(self._fetched(request))
             for piece in request:
+                # The rest is kept even if one tensor was wrong: the next try fetches only what is missing.
                 right &= file.write(piece, data[: piece.length])
                 data = data[piece.length :]
         return right

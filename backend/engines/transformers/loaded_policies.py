@@ -141,6 +141,7 @@ class LoadedPolicies:
         if name == BASE_POLICY:
             raise InvalidRequestError("the base model cannot be replaced by a publish", field="policy")
         require_finite(weights)
+        # Prepared without the lock: meanwhile requests are answered by the version before.
         policy = LoadedPolicy(name=name, version=version)
         if isinstance(weights, AdapterWeights):
             policy.factors = self._tables.factors(weights)
@@ -175,6 +176,7 @@ class LoadedPolicies:
         self._tables.bind(self._tables.base)
         self._forget_mixed()
         self._clear_sites()
+        # The base table is bound by now, so no layer refers to these weights any more.
         for policy, _ in self._merged:
             if policy.is_adapter:
                 policy.table = None
@@ -191,6 +193,7 @@ class LoadedPolicies:
             tables = [policy.table for policy in (self.base, *self._policies.values(), *self._finishing)]
         self._merged = [(policy, own) for policy, own in self._merged if policy.live or policy.name in names]
         tables += [own for _, own in self._merged]
+        # The model's parameters refer to the bound table, and would keep a dropped one's memory.
         if not any(table is self._tables.bound for table in tables):
             self._tables.bind(self._tables.base)
         if not all(policy.live for policy in self._mixed):

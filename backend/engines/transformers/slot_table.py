@@ -94,6 +94,7 @@ class SlotTable:
         first_slots = max(1, min(limits.first_slots, limits.slots, self._token_limit // first_length))
         self.cache = SlotCache(slots=first_slots, length=first_length, device=device, dtype=dtype)
         self.slots = [Slot(index) for index in range(first_slots)]
+        # Both lead to slots that have what they are named for: `_forget` takes the names with the contents.
         self._sessions: dict[tuple[str, SeatRef], Slot] = {}
         self._prompts: dict[PromptKey, Slot] = {}
         self._clock = 0
@@ -114,6 +115,7 @@ class SlotTable:
         seat = SeatRef.parse(session_id)
         session = (policy.name, seat) if seat.lease else None
         slot = self._session_slot(session, policy)
+        # The very list: no other request has had the slot since.
         if parked is not None and not parked.busy and parked.tokens is tokens and parked.policy is policy:
             slot = parked
         if slot is not None:
@@ -202,6 +204,7 @@ class SlotTable:
         slot = self._sessions.get(session) if session is not None else None
         if slot is None or slot.busy:
             return None
+        # Keys and values of another version are of no use.
         if slot.policy is not policy:
             self._forget(slot)
             return None
@@ -230,6 +233,7 @@ class SlotTable:
         return max(min(-(-length // _LENGTH_STEP) * _LENGTH_STEP, self._limits.length), at_least)
 
     def _free_slot(self, tokens: int) -> Slot | None:
+        # First a slot with nothing to lose, then more slots, and only then one whose past may be wanted.
         idle = [slot for slot in self.slots if not slot.busy]
         unused = next((slot for slot in idle if not slot.reusable), None)
         if unused is not None:

@@ -230,6 +230,7 @@ class TransformersEngine:
         with self._wake:
             self._closing = True
             self._wake.notify()
+        # A callback, which runs in that thread, may be what closes the engine.
         if threading.current_thread() is not self._thread:
             self._thread.join()
 

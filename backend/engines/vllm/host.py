@@ -144,6 +144,7 @@ class Host:
             self._samples[message["id"]] = task
             task.add_done_callback(lambda _: self._sampled(message["id"], requests))
         else:
+            # asyncio itself only keeps weak references to its tasks.
             self._others.add(task)
             task.add_done_callback(self._others.discard)
 
@@ -308,6 +309,7 @@ class Host:
         return {}
 
     def _forget_unused(self, key: int) -> None:
+        # A dropped policy that is still sampled goes with the last request for it.
         if key not in self._dropped or self._uses[key] > 0:
             return
         self._dropped.discard(key)
@@ -444,6 +446,7 @@ async def serve(connection: socket.socket) -> None:
         sees="limit_mm_per_prompt" in settings,
         ranks=settings["tensor_parallel_size"],
     )
+    # Before anything is asked of vLLM, which may end while it loads the policies.
     watching = asyncio.ensure_future(host.watch())
     await host.prepare(first["policies"])
     send({"ready": True})

@@ -203,6 +203,7 @@ class KeptProcess:
         while self.error is None:
             if not self._awake.is_set():
                 self._resting.set()
+                # Then asked again from the top: what woke it may be `close`.
                 self._awake.wait()
                 continue
             self._resting.clear()

@@ -45,6 +45,7 @@ def serve_rank(number: int, options: RankOptions, pipe: Connection) -> None:
 
 def _next_call(number: int, rank: Rank, pipe: Connection) -> bytes | None:
     """Return the next call on every rank; None if the group has ended."""
+    # None ends all ranks: the first one's pipe has ended.
     told: list[bytes | None] = [None]
     if number == 0:
         with contextlib.suppress(EOFError, OSError):
