@@ -102,6 +102,7 @@ class KeptCore:
             wait: Wait for the cores that others hold.
         """
         if wait or self._lock.places == 1:
+            # Before waiting for all cores, which would otherwise wait for its own.
             self.give_back()
             with self._lock:
                 yield

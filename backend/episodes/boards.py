@@ -94,6 +94,7 @@ class Boards:
         with self._changed:
             one = self._open.by_name[name]
             if step > one.board.step:
+                # Not for a step that is posted again: its episodes may be what kills workers.
                 one.worker_deaths = 0
             one.board.post(step, requests, done)
             self._changed.notify_all()

@@ -289,6 +289,7 @@ class EpisodeBoard:
             groups.setdefault(slot.group, []).append(slot)
         chosen: list[_Slot] = []
         for step in sorted({step for step, _ in groups}):
+            # The first worker to ask must not take the whole step while others have nothing to play.
             share = math.ceil(self.unfinished(step) / max(1, len(self._workers)))
             taken = 0
             for key, slots in groups.items():

@@ -113,6 +113,7 @@ class LockstepGate:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
+        # Without the lock: the thread has ended, and `submit` adds nothing any more.
         self._refuse(self._pending, ServiceUnavailableError("the job stopped sampling"))
 
     def _run(self) -> None:
@@ -122,6 +123,7 @@ class LockstepGate:
                 self._sample(batch)
             with self._changed:
                 if not self._closed:
+                    # A turn that became complete during the last batch has woken nobody.
                     self._changed.wait(0.0 if self._ready() else _LOOK_SECONDS)
 
     def _ready(self) -> bool:

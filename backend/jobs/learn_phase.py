@@ -207,6 +207,7 @@ def _parity(
             learner_logprobs=logprobs,
             current=its_tokens,
         )
+    # All tokens of the step are of older versions, so a few are sampled only to be compared.
     if not metrics:
         prompts = (
             prompt_of(sequence.token_ids, sequence.loss_mask, sequence.images) for sequence in sequences

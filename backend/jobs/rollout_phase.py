@@ -185,6 +185,7 @@ class RolloutPhase:
             return
         self._waiting_for_client = silent
         if silent:
+            # From the client's last sign on, not only from when its silence was noticed.
             context.clock.pause(silence)
         else:
             context.clock.resume()

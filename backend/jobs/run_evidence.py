@@ -134,6 +134,7 @@ class RunEvidence:
             for index, (digest, tokens) in self._trained[request.episode_id, trajectory.agent].items():
                 trained += tokens
                 matched += tokens if captured.get((trajectory.agent, index)) == digest else 0
+        # They match nothing: the certificate shows them as tokens that no engine is known to have sampled.
         trained += self._unplaced[request.episode_id]
         trained_seats = [one for one in result.trajectories if request.seats[one.agent].trained]
         return EpisodeFate(

@@ -157,6 +157,7 @@ class StepEvaluations:
         context = self._context
         if not self._wanted:
             return
+        # Version 0 is the policy before training, which needs no checkpoint.
         kept = {0, *(view.step for view in self._first.checkpoints())}
         told = context.store.warned_steps(context.job_id, _LOST)
         for step in range(done_step + 1):

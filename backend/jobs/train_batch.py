@@ -201,6 +201,7 @@ def _kinds(spec: RLSpec, seats: Sequence[PlayedSeat]) -> list[int]:
 def _shuffled(outcomes: list[Outcome], shuffle: np.random.Generator) -> list[Outcome]:
     """Permute the rewards of all trained turns, those of each environment and seat separately."""
     rewards = [list(outcome.rewards) for outcome in outcomes]
+    # Sorted, because the order of a set differs between processes, and with it the random draws.
     for kind in sorted({outcome.kind for outcome in outcomes}):
         turns = [
             (n, k)

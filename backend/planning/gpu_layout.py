@@ -133,6 +133,7 @@ def layout_of(
         else CONTEXT_BYTES,
         engine_beside=_kept_beside(wish, method),
         merged=savings.merged,
+        # The operator's share, unless the engine's most requests could not fill it.
         engine_bytes=max(engine.total, min(least, engine.weights + _most_cache(wish, engine))),
     )
 

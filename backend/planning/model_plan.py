@@ -189,6 +189,7 @@ def _engine_sizes(rooms: Sequence[NodeRoom], wish: Wish) -> list[int]:
         return [wished] if divides_heads(wish.shape, wished) else []
     most = max((len(room.gpus) for room in rooms), default=1)
     if (own := wish.placement).gpus:
+        # Apart, the ranks have GPUs that no engine may use.
         alone = (own.learner.ranks or 1) if own.together is False else 0
         most = min(most, (own.gpus - alone) // (own.engines or 1))
     return [

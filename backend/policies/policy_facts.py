@@ -102,6 +102,7 @@ class PolicyFacts:
         self._add("adapter", seen.version, seen)
 
     def _record_change(self, version: int, weights: AdapterWeights) -> None:
+        # A new adapter begins with zeros in B, and changes nothing until these change.
         own = [tensor for name, tensor in weights.tensors.items() if ".lora_B." in name]
         norms = [float(torch.linalg.vector_norm(tensor)) for tensor in own]
         if not any(norms):

@@ -95,6 +95,7 @@ class EngineFleets:
 
     def end_silent(self, now: float) -> None:
         """End engine hosts without heartbeats: alive processes that hang. Report those that never had one."""
+        # Also without hosts while one is reported as late: the report must be taken back.
         if not (self._late or any(fleet.hosts for fleet in self._fleets.values())):
             return
         seen_at = {one.engine_id: one.seen_at for one in self._store.engine_hosts()}

@@ -214,6 +214,7 @@ class Placing:
         self._nodes_seen, self._planned_anew, not_given = seen, True, set()
         for pool_id, pool in self._wanted.items():
             late = now - pool.asked_at >= _PLAN_SECONDS
+            # Ray has not given this place. Among other nodes, or by now, another one may be better.
             if pool.placed is not None and (changed or late):
                 self._groups.remove(pool_id)
                 pool.placed = None

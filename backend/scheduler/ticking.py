@@ -71,6 +71,7 @@ class Ticking:
 
     def stop(self) -> None:
         """End after the current tick."""
+        # In this order: the thread that wakes looks whether it is to stop.
         self._stop.set()
         self._wake.set()
         self._thread.join(timeout=TICK_STOP_SECONDS)

@@ -64,6 +64,7 @@ class FolderCache:
             self._complete(entry, manifest, needed, download, where)
         except StorageFullError:
             with disk_answers(self._root):
+                # All others may go: the store has them.
                 self._make_room(keep=entry, most_bytes=0)
             try:
                 self._complete(entry, manifest, needed, download, where)

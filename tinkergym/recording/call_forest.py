@@ -143,6 +143,7 @@ class CallForest:
         fewer calls continue, then the earlier one.
         """
         best, length = None, 0
+        # Only lengths that occur: long conversations would have thousands of beginnings.
         openings = [(shown_by, tuple(keys[:length])) for length in self._lengths]
         waiting = [(root, 0) for opening in openings for root in self._by_opening.get(opening, ())]
         while waiting:

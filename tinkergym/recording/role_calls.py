@@ -228,6 +228,7 @@ class RoleCalls:
         if parent is not None:
             given = self._delta(parent, messages, at, shown)
             if given is None:
+                # What the model would see differs from what it saw and said: the call begins a conversation.
                 self._rewritten += 1
                 parent, at = None, 0
         if given is None:

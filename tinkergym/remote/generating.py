@@ -124,6 +124,7 @@ def generate(
         require_parquet()
     version = policy.settled_version()
     begun = OutFile.begun_with(path) if options.resume else {}
+    # A file that is continued keeps the day of its first prompts, or templates with a date would differ.
     renderer, day = policy.renderer_on(begun.get("template_date"))
     renderer = renderer.with_tools(options.tools)
     read = partial(prompt_rows, data, renderer, ignore=options.ignore, keep=options.keep)
@@ -140,6 +141,7 @@ def generate(
     )
     with OutFile(path, settings, n=options.n, resume=options.resume) as file:
         before = file.done
+        # Whole rows that are done, and completions of the next one.
         skipped, first = divmod(before, options.n)
         if not file.finished:
             shown = episodes_shown(

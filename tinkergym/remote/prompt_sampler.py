@@ -88,6 +88,7 @@ class PromptSampler:
         sampler.submit(requests, deliver)
         found: dict[str, Completion] = {}
         while len(found) < len(requests):
+            # Without a time limit: the sampler answers each request, when its patience ends at the latest.
             one = arrived.get()
             if isinstance(one, SampleFailure):
                 raise from_wire(one.error.model_dump())

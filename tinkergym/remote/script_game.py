@@ -128,12 +128,14 @@ class ScriptGame:
     def leaves(self) -> None:
         """Record that the game is over for the agent whose turn it is, before its last step."""
         standing = Standing.in_game(self._game)
+        # The standing has what it was owed.
         self._owed[standing.agent] = 0.0
         if standing.agent in self._sampled:
             self._ended.append(standing)
 
     def stepped(self) -> None:
         """Record the rewards of the step of an agent that answered."""
+        # As in PettingZoo's own sums, which begin anew with each step of the agent.
         self._owed[self._answered] = 0.0
         self._answered = ""
         for agent, reward in self._game.rewards.items():

@@ -50,6 +50,7 @@ class SeenEvents:
         if isinstance(body, StepEvent):
             values = body.reward_means() if view.spec.played else body.losses()
             for agent, value in values.items():
+                # By step: one that is repeated after a kill replaces its earlier value.
                 self._curves.setdefault(agent, {})[body.step] = value
         if isinstance(body, UpdateEvent) and body.from_step is not None:
             known = self._updates.get(body.from_step)

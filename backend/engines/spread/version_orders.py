@@ -55,6 +55,7 @@ class VersionOrders:
 
     async def _brought(self, replica: Replica, policy: str) -> None:
         pause = _FIRST_PAUSE_SECONDS
+        # Asked anew each time: after a failure, a newer version may be due instead.
         while (order := self._due(replica, policy)) is not None:
             path = "/engine/publish" if isinstance(order, PublishOrder) else "/engine/retire"
             try:

@@ -102,6 +102,7 @@ class Collected:
             return {}
         places = list(zip(self._of_prompt, self._message["prompt"], strict=True))
         found: Message = {
+            # None for the first token, which nothing predicts.
             "prompt_logprobs": [place and place[token].logprob for place, token in places],
             "prompt_ranks": [place and place[token].rank for place, token in places],
         }

@@ -163,6 +163,7 @@ def misfit(weights: PolicyWeights, shapes: Mapping[str, tuple[int, ...]]) -> str
             shape = shapes.get(name, shapes.get(name.partition(".")[2]))
             sides = [weights.tensors.get(f"base_model.model.{module}.lora_{side}.weight") for side in "AB"]
             ends = [side.shape[end] for side, end in zip(sides, (1, 0), strict=True) if side is not None]
+            # Sorted: some models keep the weights of a linear layer transposed.
             if shape is None or sorted(ends) != sorted(shape):
                 return module
         return None
@@ -172,6 +173,7 @@ def misfit(weights: PolicyWeights, shapes: Mapping[str, tuple[int, ...]]) -> str
         in_files = _name_in_files(name, shapes)
         if in_files is None:
             others.append(name)
+        # Two tensors for one of the model: which of them vLLM takes would depend on their order.
         elif in_files in given:
             return name
         else:

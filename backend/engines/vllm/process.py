@@ -132,6 +132,7 @@ def reason_in(log: str) -> str:
     errors = []
     for line, following in zip(lines, [*lines[1:], ""], strict=False):
         if found := _ERROR.search(line):
+            # Pydantic says what is wrong on the line after.
             more = f" {following.strip()}" if "ValidationError" in found[0] else ""
             errors.append(found[0].strip() + more)
     real = [error for error in errors if not any(wrapper in error for wrapper in _WRAPPERS)]

@@ -118,6 +118,8 @@ def completion(request: SampleRequest, answer: Message) -> Completion | SampleFa
     if "error" in answer:
         return failure(request, InternalServiceError(f"vLLM failed: {answer['error']}"))
     logprobs, of_prompt = answer["logprobs"], answer.get("prompt_logprobs")
+    # NaN fails both comparisons, and rounding may lift a logprob slightly above 0. The first token of a
+    # prompt has none.
     if not all(-1e30 < logprob <= 1e-3 for logprob in (*logprobs, *(of_prompt or [])[1:])):
         return failure(
             request,

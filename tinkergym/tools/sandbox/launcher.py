@@ -206,6 +206,7 @@ _CHANGES += ("os.rmdir", "os.symlink", "os.truncate", "os.utime", "shutil.")
 
 def refuse_by_audit(folder: str) -> None:
     """Refuse sockets, programs and file changes outside the folder. Stops accidents, not attacks."""
+    # With the separator, a folder whose name only begins like this one is outside.
     inside = os.path.realpath(folder) + os.sep
 
     def check(event: str, arguments: tuple[Any, ...]) -> None:
@@ -216,6 +217,7 @@ def refuse_by_audit(folder: str) -> None:
         )
         if writes or event.startswith(_CHANGES):
             for path in arguments[: 2 if event.startswith(("os.rename", "os.link")) else 1]:
+                # A number names a file that is open already, and was checked then.
                 text = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else ""
                 if not (os.path.realpath(text) + os.sep).startswith(inside):
                     raise PermissionError(f"{text!r} is outside the working folder")
