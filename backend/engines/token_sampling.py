@@ -111,7 +111,7 @@ def likeliest_tokens(
         cuts: As for `choose_tokens`.
     """
     scale = torch.tensor([each or 1.0 for each in temperatures], dtype=torch.float32, device=logits.device)
-    logprobs = torch.log_softmax(logits.float() / scale[:, None], dim=-1)
+    logprobs = torch.log_softmax(logits.float() / scale[:, None], dim=-1)  # [N, V]
     cut_logprobs(logprobs, {row: one for row, one in (cuts or {}).items() if temperatures[row]})
     values, ids = logprobs.topk(min(max(counts), logprobs.shape[1]), dim=-1)
     return [
@@ -149,8 +149,8 @@ def scores_of(
         likeliest: How many most likely tokens are wanted per row.
         with_entropies: Whether entropies are wanted.
     """
-    logprobs = torch.log_softmax(logits.float(), dim=-1)
-    own = logprobs.gather(1, torch.tensor(token_ids, device=logits.device)[:, None])
+    logprobs = torch.log_softmax(logits.float(), dim=-1)  # [N, V]
+    own = logprobs.gather(1, torch.tensor(token_ids, device=logits.device)[:, None])  # [N, 1]
     values, ids = logprobs.topk(min(likeliest, logprobs.shape[1]), dim=-1)
     entropies = torch.special.entr(logprobs.exp()).sum(dim=-1).tolist() if with_entropies else []
     return TokenScores(

@@ -145,6 +145,7 @@ def share_of(spec: PlayedSpec, league: League, step: int, group: int, *, number:
     """
     count = spec.groups.count
     if group >= count:
+        # It replaces another group and has no place in the permutation, so it is drawn by itself.
         place = float(np.random.default_rng([spec.seed, step, group, number, _STEP]).random())
     else:
         rng = np.random.default_rng([spec.seed, step, number, _STEP])

@@ -113,6 +113,7 @@ def held_out_numbers(records: Sequence[Record], order: Sequence[int], apart: int
     for number, record in enumerate(records):
         copies[_content(record)].append(number)
     kept_out: set[int] = set()
+    # Before the loop, which takes the groups out.
     fewest = min(copies.values(), key=len, default=[])
     for number in order:
         some = copies.pop(_content(records[number]), [])

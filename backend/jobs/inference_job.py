@@ -49,6 +49,7 @@ class InferenceJob(JobLoop[InferenceSpec]):
         run = InOrder[_Row](
             context.sampler,
             in_flight=_IN_FLIGHT,
+            # In rows, each of which has n requests.
             ahead=max(2, _AHEAD // spec.n),
             check=context.control.check_within_step,
         )
@@ -59,7 +60,7 @@ class InferenceJob(JobLoop[InferenceSpec]):
                 if len(part) == spec.rows_per_step or row.number == rows - 1:
                     self._record(part)
                     part = []
-                    if self._done_step < spec.steps:
+                    if self._done_step < spec.steps:  # After the last one, nothing is left to pause.
                         self._check_budget()
                         context.control.check()
         context.store.set_state(context.lease, JobState.COMPLETED, f"{rows} rows are done")

@@ -71,6 +71,7 @@ class StepRecord:
         context = self._context
         context.clock.add("certificate", context.captured.seconds - self._captured_seconds)
         self._captured_seconds = context.captured.seconds
+        # The event has the step's times, so the time of writing it counts for the next step.
         seconds = context.clock.lap()
         with context.clock.part("record"):
             event = self._event(step, played, learned, seconds)

@@ -84,6 +84,7 @@ def prefixes_can_be_shared(lm: Probed) -> bool:
         return False
     ids = probe_ids(lm.vocabulary, 3)
     ids[1, : _PROBE_LENGTH // 2] = ids[0, : _PROBE_LENGTH // 2]
+    # Two begin equally, one does not, and all differ in length: each kind of place in the layout is tested.
     sequences = [
         TrainSequence(
             token_ids=row[: _PROBE_LENGTH - i].tolist(),
@@ -113,8 +114,9 @@ def prefixes_can_be_shared(lm: Probed) -> bool:
 def _probe_logprobs(lm: Probed, sequences: list[TrainSequence]) -> torch.Tensor:
     ((batch,),) = lm.batches(sequences, max_tokens=1000)
     with torch.no_grad():
-        table = F.log_softmax(lm.logits(lm.features(batch)), dim=-1).cpu()
+        table = F.log_softmax(lm.logits(lm.features(batch)), dim=-1).cpu()  # [U, V]
     picked = table[torch.from_numpy(batch.prediction_of), torch.from_numpy(batch.targets)]
+    # In the order of the sequences: the two layouts have their predictions in different orders.
     return picked[torch.from_numpy(np.argsort(batch.slots))]
 
 

@@ -273,6 +273,7 @@ class Learner:
 
     def replace(self, policy_id: str, other_id: str) -> None:
         """Drop a policy and give its name to another; if one of the two does not exist, change nothing."""
+        # Raises if there is none, before anything is dropped.
         _ = self._policies[other_id]
         self.drop(policy_id)
         self._policies[policy_id] = self._policies.pop(other_id)

@@ -128,6 +128,7 @@ def full_weights(checkpoint: Checkpoint) -> FullWeights:
     """
     shortest = min(checkpoint.dtypes(_MODEL_FILE), key=lambda dtype: dtype.itemsize)
     model = model_class(checkpoint.directory).from_pretrained(checkpoint.directory, dtype=shortest)
+    # With both names of tied weights, as the policy in the learner has them.
     every = model.named_parameters(remove_duplicate=False)
     return FullWeights(tensors={name: parameter.detach() for name, parameter in every})
 

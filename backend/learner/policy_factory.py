@@ -74,5 +74,6 @@ class PolicyFactory:
         lm = self.base.separate(model_dir, self.base.dtype)
         if is_exact(self.base.dtype):
             return FullPolicy(lm, adapter)
+        # From the files again: the model's own weights are rounded to its dtype.
         masters = self.base.separate(model_dir, torch.float32).model.named_parameters()
         return MasteredPolicy(lm, adapter, {name: master.detach().clone() for name, master in masters})

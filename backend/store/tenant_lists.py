@@ -50,6 +50,7 @@ class TenantLists:
             older = None if not query.before else self._own(connection, query.before).number
             by_age = query.sort == "newest"
             most = query.limit if by_age else MOST_SORTED
+            # One more than is shown tells whether there are older ones.
             numbers = list(islice(self._matching(connection, query, older), most + 1))
             found = [*_summaries(connection, numbers[:most])]
         if not by_age:

@@ -84,6 +84,7 @@ class EngineHost:
 
     def close(self) -> None:
         """Stop; what it has not answered is asked again elsewhere."""
+        # The heartbeat first: it would join the pool again.
         self._stop.set()
         self._heartbeat.join()
         self._store.remove_engine_host(self._engine_id)

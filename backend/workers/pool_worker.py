@@ -133,6 +133,7 @@ class PoolWorker:
         """Return the jobs to the queue and stop, within seconds."""
         self.jobs.close(JOBS_STOP_SECONDS)
         self._health.close()
+        # Calls that wait for episodes end by themselves, before the endpoint would break them.
         self.boards.shut()
         self._endpoint.close()
         self._images.close()

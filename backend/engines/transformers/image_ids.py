@@ -110,19 +110,20 @@ class ShownImages:
         parts, places, deeper = [], [], []
         hidden = int(self._model.get_input_embeddings().weight.shape[1])
         for segment in segments:
-            own = ids[segment.tokens]
+            own = ids[segment.tokens]  # [N of the segment]
             shown = np.flatnonzero(own >= IMAGE_IDS)
             numbers, which = np.unique((own[shown] - IMAGE_IDS) // _PLACES, return_inverse=True)
             features = self._features(segment.policy, [self._hashes[number] for number in numbers.tolist()])
             # The embedding is the policy's own, too, if it is trained whole.
             self._bind(segment.policy)
+            # An image's tokens have any word's row first, which its features replace.
             part = self._model.get_input_embeddings()(
                 torch.from_numpy(np.where(own < IMAGE_IDS, own, 0)).to(self._device)
             )
             if features:
                 begins = np.cumsum([0, *(len(vectors) for vectors in features)])
                 rows = begins[which] + (own[shown] - IMAGE_IDS) % _PLACES
-                vectors = torch.cat(features)[torch.from_numpy(rows).to(self._device)]
+                vectors = torch.cat(features)[torch.from_numpy(rows).to(self._device)]  # [I, hidden * layers]
                 first, *more = torch.split(vectors, hidden, dim=-1)
                 part = part.index_copy(0, torch.from_numpy(shown).to(self._device), first.to(part.dtype))
                 places.append(shown + segment.tokens.start)

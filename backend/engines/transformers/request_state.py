@@ -102,6 +102,7 @@ class RequestState:
     def score_anew(self) -> None:
         """Forget what is computed of its prompt's scores."""
         request = self.request
+        # Nothing predicts the first token.
         self.prompt_logprobs = [None] if request.prompt_logprobs else None
         self.prompt_ranks = [None] if request.prompt_logprobs else None
         self.top_prompt_logprobs = [None] if request.top_prompt_logprobs else None
