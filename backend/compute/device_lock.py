@@ -130,6 +130,7 @@ def release_openmp_threads() -> None:
 
 def compute_alone() -> None:
     """From now on compute in this thread without helpers, except while it holds a device's lock."""
+    # A new thread takes over the process's number on first use, which would undo the next line.
     torch.get_num_threads()
     _compute_with(1)
     release_openmp_threads()

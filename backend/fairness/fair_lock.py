@@ -46,6 +46,7 @@ class FairLock:
             turn = threading.Lock()
             turn.acquire()
             self._turns.append((places, turn))
+        # Without the guard, which `give` needs.
         turn.acquire()
 
     def take_free(self) -> int:

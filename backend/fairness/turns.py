@@ -41,6 +41,7 @@ class Turns:
             try:
                 await turn
             except BaseException:
+                # Cancelled while it waited, or just after it got its place: either is given up.
                 self.leave(number)
                 raise
             finally:

@@ -79,8 +79,6 @@ class ImageReader:
         Raises:
             UnknownModelError: transformers cannot load it.
         """
-        # Only here: most services have no image model.
-
         self.placeholder = placeholder
         self._source = source
         try:
@@ -107,6 +105,7 @@ class ImageReader:
             known = self._known.get(sha256)
             if known is not None:
                 return known
+        # Without the lock, as it takes long. Of two threads that read the same image, the first counts.
         read = self._read(self._source.read(sha256))
         with self._lock:
             if sha256 not in self._known:

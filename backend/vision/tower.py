@@ -164,6 +164,7 @@ def _parts(images: Sequence[ReadImage]) -> Iterator[list[int]]:
         size = min(_MOST_TOGETHER, max(1, _MOST_VALUES // each))
         done = 0
         while done < len(places):
+            # A power of two, because each further size is first computed twice, see `_together`.
             size = 1 << (min(size, len(places) - done).bit_length() - 1)
             yield places[done : done + size]
             done += size

@@ -80,6 +80,7 @@ class GuestModels:
                 if not jobs:
                     del self._needed[model]
                     gone = self._guests[model]
+                    # Out of sight before it is closed, for `of_policy` looks without the lock.
                     self._guests = {name: one for name, one in self._guests.items() if name != model}
                     gone.close()
 

@@ -149,6 +149,7 @@ async def sampled(
         # In a thread, because a policy may have to be loaded first.
         await loop.run_in_executor(threads, partial(sample, batch.requests, receiver, batch.together))
     except BaseException:
+        # It is never entered now, and holds places of the tenant.
         await receiver.__aexit__()
         raise
     # How many parts there will be is not known.

@@ -63,7 +63,7 @@ def grows(
         text = start(whole)
     except TemplateError:
         return False
-    # A template that leaves out or repeats an earlier answer shows each prompt anew.
+    # A template that leaves out or repeats an earlier answer does not only append.
     if _ANSWER.findall(text) != [f"tgA{number}z" for number in range(turns)]:
         return False
     pieces = _ANSWER.split(text)
