@@ -77,6 +77,7 @@ class EnvWorkers:
         count, free = Counter(playing.values()), len(team.workers) - len(playing)
         most = 0 if rests and not wanted else self._config.env_workers
         missing = sum(max(0, most - count[owner]) for owner in wanted) - free
+        # At least as many as one owner needs, even before there is one.
         for _ in range(max(missing, most - len(team.workers))):
             worker_id = f"env-{uuid.uuid4().hex[:12]}"
             team.workers.add(worker_id)
