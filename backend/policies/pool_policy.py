@@ -18,9 +18,8 @@ from backend.policies.checkpoint_keeping import CheckpointKeeping
 from backend.policies.policy_binding import PolicyBinding
 from backend.policies.policy_facts import MOST_COMPARED, PolicyFacts
 from backend.policies.publishing import TakenWeights, publish
-from backend.policies.step_change import StepChange
 from backend.policies.teacher import open_teacher
-from backend.policies.trained_policy import FrozenPolicy, PolicyPart, TrainedPolicy
+from backend.policies.trained_policy import FrozenPolicy, PolicyPart, StepChange, TrainedPolicy
 from backend.store.stored_facts import Fact
 from tinkergym.schema.events import CheckpointView
 from tinkergym.schema.optimizer import OptimizerStep

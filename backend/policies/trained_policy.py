@@ -6,8 +6,8 @@ tests against a scripted one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol, Unpack
 
@@ -19,6 +19,7 @@ from backend.learner.token_loss import TokenLoss
 from backend.policies import parity
 from backend.policies.publishing import TakenWeights
 from backend.store.stored_facts import Fact
+from tinkergym.errors import NonFiniteLossError
 from tinkergym.schema.events import CheckpointView
 from tinkergym.schema.optimizer import OptimizerStep
 
@@ -273,3 +274,33 @@ class PolicyPart:
     policy: TrainedPolicy
     sequences: Sequence[TrainSequence]
     loss: TokenLoss
+
+
+class StepChange:
+    """Whether the current step has begun to change the policy. Until then the last good version can be saved.
+
+    At first, and after each `finished`, the policy is that of the last finished step.
+    """
+
+    def __init__(self) -> None:
+        self._begun = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether the policy is no longer that of the last finished step, or may not be."""
+        return self._begun
+
+    @contextmanager
+    def applying(self) -> Iterator[None]:
+        """Surrounds each of a step's optimizer steps, and nothing else."""
+        before, self._begun = self._begun, True
+        try:
+            yield
+        except NonFiniteLossError:
+            # The only error that guarantees unchanged weights and moments.
+            self._begun = before
+            raise
+
+    def finished(self) -> None:
+        """Record that the step is done: the current policy counts as its version."""
+        self._begun = False

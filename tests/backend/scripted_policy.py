@@ -20,8 +20,7 @@ from backend.learner.pass_results import ForwardBackwardResult, OptimStepResult
 from backend.learner.sequences import FloatArray, TokenLimits, TrainSequence
 from backend.learner.token_loss import TokenLoss
 from backend.policies.publishing import TakenWeights
-from backend.policies.step_change import StepChange
-from backend.policies.trained_policy import PolicyPart
+from backend.policies.trained_policy import PolicyPart, StepChange
 from backend.store.blobs import Blobs, checkpoint_key, new_checkpoint_key
 from backend.store.store import JobLease, ServiceStore
 from backend.store.stored_facts import Fact

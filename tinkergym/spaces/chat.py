@@ -14,8 +14,7 @@ from gymnasium.vector.utils import space_utils as _batching
 
 from tinkergym.errors import InvalidSpaceError
 from tinkergym.messages import ROLES, Message, Role, message_fault
-from tinkergym.spaces.choice import choose
-from tinkergym.spaces.text import Text
+from tinkergym.spaces.text import Text, choose
 
 _SAMPLED_MESSAGES = 3
 

@@ -14,7 +14,6 @@ from gymnasium.vector.utils import space_utils as _batching
 from numpy.typing import NDArray
 
 from tinkergym.messages import is_unicode
-from tinkergym.spaces.choice import choose
 from tinkergym.spaces.unicode import UnicodeCharacters, all_characters, from_indices, to_indices
 from tinkergym.user_code.quoting import quoted
 
@@ -137,6 +136,30 @@ class Text(spaces.Text):
     def characters(self) -> str:
         """A string with all characters: 1.1 million of them."""
         return all_characters()
+
+
+def choose(space: spaces.Space[Any], values: Any, weights: Sequence[float] | None = None) -> Any:
+    """Return one of the values, for `sample(mask=[...])`, drawn with the space's own generator.
+
+    Args:
+        space: Every value must be in it.
+        values: A list of values.
+        weights: Their relative probabilities. Without them all are equally likely.
+
+    Raises:
+        ValueError: There are none, one is not in the space, or the weights are invalid.
+    """
+    if not isinstance(values, list | tuple) or not values:
+        raise ValueError(f"{space} samples from a list of at least one value, not {quoted(values)!a}")
+    for value in values:
+        if value not in space:
+            raise ValueError(f"{quoted(value)!a} is listed but not in {space}")
+    if weights is None:
+        return values[int(space.np_random.integers(len(values)))]
+    total = float(sum(weights))
+    if not (0 < total < float("inf")) or min(weights) < 0:
+        raise ValueError("weights must be finite, none negative and at least one positive")
+    return values[int(space.np_random.choice(len(values), p=[float(w) / total for w in weights]))]
 
 
 # --- what Gymnasium does with spaces, where what it does with its own texts would be slow or wrong ---

@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from backend.compute.cpu.switch import CPU_KERNELS
+from backend.compute.cpu import CPU_KERNELS
 
 _log = logging.getLogger(__name__)
 _Function = TypeVar("_Function", bound=Callable[..., Any])

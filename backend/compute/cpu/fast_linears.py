@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from backend.compute.cpu.switch import CPU_KERNELS
+from backend.compute.cpu import CPU_KERNELS
 
 _TOLERANCE = 1e-5
 """Relative to the largest output."""

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from backend.compute.cpu.switch import CPU_KERNELS
+from backend.compute.cpu import CPU_KERNELS
 
 _TOLERANCE = 1e-5
 

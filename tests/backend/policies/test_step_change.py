@@ -6,7 +6,7 @@ import pytest
 
 from backend.learner.checkpoints import Checkpoint
 from backend.learner.learner import Learner
-from backend.policies.step_change import StepChange
+from backend.policies.trained_policy import StepChange
 from tests.backend.scripted_policy import ScriptedPolicy
 from tinkergym.algorithms import GRPO
 from tinkergym.errors import NonFiniteLossError
