@@ -28,7 +28,6 @@ from backend.gateway.operator_key import OperatorKey
 from backend.gateway.pool_proofs import PoolProofs
 from backend.gateway.pool_proxy import PoolProxy
 from backend.gateway.rate_shares import RateShares
-from backend.gateway.renderer_cache import RendererCache
 from backend.gateway.run_series import RunReader
 from backend.gateway.slot_queue import RecentQueue
 from backend.gateway.token_texts import TokenReader
@@ -38,6 +37,7 @@ from backend.store.key_rates import Allowance, KeyRate
 from backend.store.key_rows import KeyRights
 from backend.store.store import Store
 from backend.store.usage import QuotaRoom
+from tinkergym.agent.renderer import RendererCache
 from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.schema.events import ErrorView
 

@@ -7,7 +7,9 @@ service and a worker turn the same messages into the same ids.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +28,7 @@ from tinkergym.agent.image_placeholders import (
     with_marks,
 )
 from tinkergym.agent.templates import ChatTemplate
+from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.errors import TemplateError
 from tinkergym.messages import Message, Role, plain_text, user
 from tinkergym.schema.views import ImageRules, RendererBundle
@@ -37,6 +40,9 @@ _MOST_REMEMBERED_CHARACTERS = 300
 _MOST_REMEMBERED_TEXTS = 4096
 _MOST_REMEMBERED_TOOLS = 64
 """Lists of tools: most environments offer the same in each episode."""
+
+_MOST_RENDERERS = 16
+"""That a cache keeps. Each has a tokenizer, of up to some ten megabytes."""
 
 TURNS_TRIED = 32
 """Answers in the test conversations for a template; longer ones are tested when they occur."""
@@ -344,6 +350,29 @@ class Renderer(ConversationText):
         return ids, self._end_before(
             tuple([message["role"] for message in messages])
         ) if render == self._after else 0
+
+
+class RendererCache:
+    """The renderers of models and jobs used last: to build one reads a whole tokenizer. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: BoundedDict[tuple[str, str, date], Renderer] = BoundedDict(_MOST_RENDERERS)
+
+    def of(self, bundle: RendererBundle) -> Renderer:
+        """Return the renderer of a bundle; blocks while it is built.
+
+        Raises:
+            TemplateError: Its template does not work.
+        """
+        # A template may write the date of the day on which its renderer was built.
+        key = bundle.sha256, bundle.template_sha256, date.today()
+        with self._lock:
+            if (known := self._kept.get(key)) is not None:
+                return known
+        built = Renderer.from_bundle(bundle)
+        with self._lock:
+            return self._kept.setdefault(key, built)
 
 
 def _without_marks(message: Message) -> bool:

@@ -7,10 +7,13 @@ Streams of text end before a stop string in `tinkergym.openai_api.text_pieces`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from tinkergym.agent.text_stream import TextStream
+from tinkergym.schema.sampling import SampleRequest
 
 
 class StopStrings:
@@ -48,3 +51,16 @@ def stopped_text(stops: StopStrings, token_ids: Sequence[int], stop_ids: Sequenc
     """Return a completion's text without the stop id or the stop string that ended it."""
     ended_by_id = bool(token_ids) and token_ids[-1] in stop_ids
     return stops.before(token_ids[:-1] if ended_by_id else token_ids)
+
+
+def stops_of(request: SampleRequest, model_directory: Path | None) -> StopStrings | None:
+    """Return the detector of the request's stop strings; None if it has none."""
+    if not request.stop or model_directory is None:
+        return None
+    return StopStrings(model_tokenizer(model_directory), request.stop)
+
+
+@cache
+def model_tokenizer(model_directory: Path) -> Tokenizer:
+    """Return the tokenizer of a model, read once."""
+    return Tokenizer.from_file(str(model_directory / "tokenizer.json"))

@@ -28,7 +28,7 @@ from tinkergym.cli.options import (
     options_said,
     refuse_options,
 )
-from tinkergym.display.episode_progress import episodes_shown
+from tinkergym.display.progress import episodes_shown
 from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
 from tinkergym.evaluation.baselines import POLICIES
 from tinkergym.evaluation.records import EpisodeRecord, RecordWriter

@@ -1,17 +1,20 @@
-"""A job's progress on a terminal: a live display, or plain lines if the output is not a terminal.
+"""Progress on a terminal: a job's as a live display or plain lines, and that of episodes as a bar.
 
 Reads events and prints. It neither calls the service nor makes decisions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Self
 
 from pydantic import JsonValue
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -316,6 +319,30 @@ def _by_agent(values: Mapping[str, float], digits: int) -> str:
 
 def _signed(value: float | None, digits: int) -> str:
     return "none" if value is None else f"{value:+.{digits}f}"
+
+
+@contextmanager
+def episodes_shown(
+    total: int | None, *, done: int = 0, progress: bool | None = None, what: str = "episodes"
+) -> Iterator[Callable[..., None]]:
+    """Show the progress of episodes as a bar; nothing if stderr is not a terminal.
+
+    Yields a function to call when an episode has ended; its argument is how many, by default 1.
+
+    Args:
+        total: The total number of episodes; None if it is not known.
+        done: How many are already done.
+        progress: Whether to show progress; None does so only on a terminal.
+        what: What they are, if not episodes.
+    """
+    if not (progress or (progress is None and sys.stderr is not None and sys.stderr.isatty())):
+        yield lambda count=1: None
+        return
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # Use stderr, so that the script's own output stays clean.
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        bar = bars.add_task("", total=total, completed=done)
+        yield lambda count=1: bars.advance(bar, count)
 
 
 def duration(seconds: float) -> str:

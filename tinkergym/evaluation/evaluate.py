@@ -19,9 +19,9 @@ import numpy as np
 from tinkergym.agent.episode_plan import EpisodePlan, PlayedPolicy
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Sampler
-from tinkergym.display.episode_progress import episodes_shown
 from tinkergym.display.html import card, histogram
 from tinkergym.display.pandas_tables import frame, with_metrics
+from tinkergym.display.progress import episodes_shown
 from tinkergym.errors import InvalidRequestError, TinkerGymError
 from tinkergym.evaluation.chosen_tasks import Inspected, inspect_environment
 from tinkergym.evaluation.statistics import (

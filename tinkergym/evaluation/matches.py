@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from tinkergym.agent.episode_plan import EpisodePlan
 from tinkergym.agent.sampler import Deliver, Sampler
-from tinkergym.display.episode_progress import episodes_shown
+from tinkergym.display.progress import episodes_shown
 from tinkergym.errors import InvalidRequestError
 from tinkergym.evaluation.evaluate import EvaluablePolicy, sampling_seed
 from tinkergym.evaluation.shared_table import GameAccount, SharedTable

@@ -18,7 +18,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.dataset_files import content_sha256
 from tinkergym.datasets.prompts import PromptRow, prompt_rows
 from tinkergym.datasets.rows import DataSource, source_name
-from tinkergym.display.episode_progress import episodes_shown
+from tinkergym.display.progress import episodes_shown
 from tinkergym.errors import InvalidRequestError, PromptTooLongError
 from tinkergym.inference.in_order import Answer, InOrder
 from tinkergym.inference.out_file import OutFile

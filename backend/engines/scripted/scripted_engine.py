@@ -18,9 +18,8 @@ from backend.engines.failures import (
     stops_refused,
     structure_refused,
 )
-from backend.engines.model_tokenizer import stops_of
 from backend.engines.protocol import BASE_POLICY, Deliver
-from tinkergym.agent.stop_strings import stopped_text
+from tinkergym.agent.stop_strings import stopped_text, stops_of
 from tinkergym.errors import (
     InternalServiceError,
     InvalidRequestError,

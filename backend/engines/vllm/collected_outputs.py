@@ -8,8 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from backend.engines.model_tokenizer import model_tokenizer
-from tinkergym.agent.stop_strings import StopStrings, stopped_text
+from tinkergym.agent.stop_strings import StopStrings, model_tokenizer, stopped_text
 
 Message = dict[str, Any]
 

@@ -1,6 +1,10 @@
+from pathlib import Path
+
 import pytest
 
-from backend.engines.failures import images_refused, structure_impossible, structure_refused
+from backend.engines.failures import images_refused, stops_refused, structure_impossible, structure_refused
+from backend.settings.served_models import PACKAGED_MODELS
+from tinkergym.agent.stop_strings import stops_of
 from tinkergym.schema.sampling import SampleRequest
 from tinkergym.schema.structured import Regex
 from tinkergym.trajectory.content_parts import ImageSpan
@@ -41,3 +45,13 @@ def test_requires_text_of_tokens_and_an_end_for_a_structure(has_tokenizer, has_s
 def test_names_engine_that_samples_freely():
     error = structure_refused(PATTERN, "scripted")
     assert error.field == "structured"
+
+
+def test_requires_the_models_tokenizer_for_stop_strings(tmp_path):
+    nano = Path(PACKAGED_MODELS["nano"])
+    assert stops_refused(request(seed=0), None) is None
+    assert stops_refused(request(seed=0, stop=["END"]), nano) is None
+    for folder in (None, tmp_path):
+        assert stops_refused(request(seed=0, stop=["END"]), folder).field == "stop"
+    assert stops_of(request(seed=0), nano) is None
+    assert stops_of(request(seed=0, stop=["END"]), nano) is not None

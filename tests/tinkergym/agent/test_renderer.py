@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinkergym.agent.renderer import Renderer
+from tinkergym.agent.renderer import Renderer, RendererCache
 from tinkergym.errors import TemplateError
 from tinkergym.messages import assistant, system, user
-from tinkergym.testing import byte_bundle
+from tinkergym.testing.bundles import CHATML, byte_bundle
 
 RENDERER = Renderer.from_bundle(byte_bundle())
 START, END = RENDERER._tokenizer.token_to_id("<|im_start|>"), RENDERER.stop_ids[0]
@@ -150,3 +150,14 @@ def test_prompts_as_transformers_does(template):
     messages = [user("Grüße, 世界"), assistant("<think>\nwell\n</think>\n\nHello"), user(" and  more\n")]
     expected = reference.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     assert Renderer.from_bundle(bundle).start(messages) == expected
+
+
+def test_builds_each_renderer_once():
+    cache, bundle = RendererCache(), byte_bundle()
+    assert cache.of(bundle) is cache.of(byte_bundle())
+    other = bundle.model_copy(update={"chat_template": "{{ mood }}" + CHATML})
+    glad, sad = (cache.of(other.with_settings({"mood": mood}, "")) for mood in ("glad", "sad"))
+    ids = {
+        renderer.decode(renderer.start([{"role": "user", "content": "a"}]))[:4] for renderer in (glad, sad)
+    }
+    assert ids == {"glad", "sad<"}
