@@ -26,9 +26,8 @@ from PIL import Image
 from benchmarks.common import Figure, write_result
 from benchmarks.template_families import families, template_bundle
 from tinkergym.agent.renderer import Renderer
-from tinkergym.datasets.dataset_files import folder_of, opened
 from tinkergym.datasets.prepare import Columns, readable, record_of, row_reader
-from tinkergym.datasets.rows import DataSource
+from tinkergym.datasets.rows import DataSource, folder_of, opened
 
 CONVERSATIONS = 3000
 _ROWS = 10

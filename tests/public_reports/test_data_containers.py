@@ -13,7 +13,7 @@ import tinkergym as tg
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
 from tinkergym.errors import InvalidRequestError
-from tinkergym.testing.template_families import family_bundle
+from tinkergym.testing.bundles import family_bundle
 
 SHOWS_CALLS = (
     "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"

@@ -11,7 +11,7 @@ from tests.public_reports.test_data_containers import refused, renderer, sequenc
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
 from tinkergym.schema.parsing import parse_spec
-from tinkergym.testing.template_families import family_bundle
+from tinkergym.testing.bundles import family_bundle
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 QUESTION, ANSWER = {"role": "user", "content": "sky?"}, {"role": "assistant", "content": "blue"}

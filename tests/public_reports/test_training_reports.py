@@ -23,7 +23,7 @@ from tinkergym.rollout.play_list import play
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.parsing import parse_spec
 from tinkergym.testing import RandomTokenSampler
-from tinkergym.testing.template_families import family_bundle
+from tinkergym.testing.bundles import family_bundle
 
 
 class Reused(tg.TextEnv):

@@ -11,11 +11,10 @@ from typing import Any
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.column_counts import ColumnCounts
 from tinkergym.datasets.data_report import DataReport, Lengths, Sample, named_places
-from tinkergym.datasets.dataset_files import folder_of, opened
 from tinkergym.datasets.marked_tokens import Answers
 from tinkergym.datasets.padding import has_whole_fraction
 from tinkergym.datasets.prepare import Columns, readable, record_of, row_reader
-from tinkergym.datasets.rows import DataSource, Row, source_name
+from tinkergym.datasets.rows import DataSource, Row, folder_of, opened, source_name
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.uploaded_data import DataKind, TokenSequence
 from tinkergym.tasks.hugging_face import HuggingFaceTasks

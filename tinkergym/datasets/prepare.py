@@ -17,14 +17,13 @@ from typing import Any, Literal
 
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.conversations import OverlongRowError, RowFaultError, comparison, conversation
-from tinkergym.datasets.dataset_files import folder_of, opened
 from tinkergym.datasets.image_columns import with_images
 from tinkergym.datasets.layouts import in_our_layout, in_pairs, without_columns
 from tinkergym.datasets.marked_tokens import Answers, comparison_tokens, conversation_tokens, text_tokens
 from tinkergym.datasets.markup import refuse_markup
 from tinkergym.datasets.padding import without_padding
 from tinkergym.datasets.row_variables import date_of, variables_of
-from tinkergym.datasets.rows import DataSource, Row, source_name
+from tinkergym.datasets.rows import DataSource, Row, folder_of, opened, source_name
 from tinkergym.datasets.tool_calls import calls_as_text, refuse_beyond_json, tools_of
 from tinkergym.errors import InvalidImageError, InvalidRequestError, TemplateError, UnsupportedPartError
 from tinkergym.images.stored_images import ImageFile

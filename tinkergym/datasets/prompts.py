@@ -15,14 +15,13 @@ from typing import Any
 
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.conversations import ANSWERS, RowFaultError, question
-from tinkergym.datasets.dataset_files import folder_of, opened
 from tinkergym.datasets.image_columns import with_images
 from tinkergym.datasets.layouts import in_our_layout, without_columns
 from tinkergym.datasets.marked_tokens import prompt_tokens
 from tinkergym.datasets.markup import refuse_markup
 from tinkergym.datasets.padding import without_padding
 from tinkergym.datasets.prepare import Columns, images_of, row_renderer
-from tinkergym.datasets.rows import DataSource, Row
+from tinkergym.datasets.rows import DataSource, Row, folder_of, opened
 from tinkergym.datasets.tool_calls import calls_as_text, tools_of
 from tinkergym.errors import InvalidImageError, TemplateError, UnsupportedPartError
 from tinkergym.images.stored_images import ImageFile

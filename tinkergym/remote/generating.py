@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tinkergym.agent.renderer import Renderer
-from tinkergym.datasets.dataset_files import content_sha256
 from tinkergym.datasets.prompts import PromptRow, prompt_rows
-from tinkergym.datasets.rows import DataSource, source_name
+from tinkergym.datasets.rows import DataSource, content_sha256, source_name
 from tinkergym.display.progress import episodes_shown
 from tinkergym.errors import InvalidRequestError, PromptTooLongError
 from tinkergym.inference.in_order import Answer, InOrder

@@ -9,8 +9,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from tinkergym.schema.jobs.parts import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from tinkergym.schema.model import Choice, WireModel
-from tinkergym.schema.refusals import Refusal
-from tinkergym.schema.setting_errors import explain
+from tinkergym.schema.refusals import Refusal, explain
 from tinkergym.schema.structured import Structured
 
 StopString = Annotated[str, Field(min_length=1, max_length=200)]

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.refusals import Refusal, no_effect
-from tinkergym.schema.setting_errors import explain
+from tinkergym.schema.refusals import Refusal, explain, no_effect
 from tinkergym.trajectory.bounded_numbers import BoundedNumbers
 
 MOST_EPISODES = 20_000

@@ -12,8 +12,7 @@ from tinkergym.schema.events import UpdateRequest
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.spec import KINDS, JobSpec
 from tinkergym.schema.names import REMOTE_ID, is_environment_url, local_id
-from tinkergym.schema.refusals import Refusal
-from tinkergym.schema.setting_errors import explain, nearest_value
+from tinkergym.schema.refusals import Refusal, explain, nearest_value
 
 Model = TypeVar("Model", bound=BaseModel)
 

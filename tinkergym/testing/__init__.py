@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from tinkergym.basics.extras import late_names
 
 if TYPE_CHECKING:
-    from tinkergym.testing.bundles import byte_bundle
+    from tinkergym.testing.bundles import FAMILIES, byte_bundle, family_bundle
     from tinkergym.testing.contract import EnvContract
     from tinkergym.testing.fake_connection import FakeConnection
     from tinkergym.testing.ledger_checks import RecordingSampler, ledger_violations
     from tinkergym.testing.samplers import RandomTokenSampler, ScriptedSampler
-    from tinkergym.testing.template_families import FAMILIES, family_bundle
 
 __all__ = [
     "FAMILIES",
@@ -30,11 +29,10 @@ __all__ = [
 __getattr__ = late_names(
     __name__,
     {
-        "bundles": "byte_bundle",
+        "bundles": "FAMILIES byte_bundle family_bundle",
         "contract": "EnvContract",
         "fake_connection": "FakeConnection",
         "ledger_checks": "RecordingSampler ledger_violations",
         "samplers": "RandomTokenSampler ScriptedSampler",
-        "template_families": "FAMILIES family_bundle",
     },
 )

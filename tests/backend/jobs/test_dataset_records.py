@@ -15,7 +15,7 @@ from backend.store.local_blobs import LocalBlobs
 from backend.store.uploads import Uploads
 from tinkergym.errors import InvalidRequestError, JobCancelledError
 from tinkergym.schema.jobs.dataset import SFTSpec
-from tinkergym.schema.setting_errors import explain
+from tinkergym.schema.refusals import explain
 from tinkergym.schema.uploaded_data import DataChunk, DataManifest, TokenSequence
 
 DATA = "0" * 64

@@ -7,7 +7,7 @@ import backend
 from benchmarks.template_families import shipped_template, template_bundle
 from tinkergym.agent.renderer import Renderer
 from tinkergym.remote.model_files import read_bundle
-from tinkergym.testing.template_families import FAMILIES, family_bundle
+from tinkergym.testing.bundles import FAMILIES, family_bundle
 
 NANO = Path(backend.__file__).parent / "models" / "nano"
 MORE = pytest.mark.full("one template of several")

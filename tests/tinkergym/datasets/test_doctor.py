@@ -11,7 +11,7 @@ import tinkergym as tg
 from tinkergym.agent.renderer import Renderer
 from tinkergym.cli.main import app
 from tinkergym.errors import InvalidRequestError
-from tinkergym.testing.template_families import family_bundle
+from tinkergym.testing.bundles import family_bundle
 
 TALK = {"messages": [{"role": "user", "content": "sky?"}, {"role": "assistant", "content": "blue"}]}
 ASKED = {"prompt": "sky?", "completion": "grey", "note": None}

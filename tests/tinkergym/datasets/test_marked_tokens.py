@@ -13,7 +13,7 @@ from tinkergym.datasets.prepare import prepare
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.uploaded_data import DataChunk
-from tinkergym.testing.template_families import FAMILIES, family_bundle
+from tinkergym.testing.bundles import FAMILIES, family_bundle
 
 TALK = {
     "messages": [

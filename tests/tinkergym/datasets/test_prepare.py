@@ -7,7 +7,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.uploaded_data import DataChunk
-from tinkergym.testing.template_families import family_bundle
+from tinkergym.testing.bundles import family_bundle
 
 TALK = {
     "messages": [

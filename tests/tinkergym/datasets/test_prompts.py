@@ -9,7 +9,7 @@ from tinkergym.datasets.prepare import prepare
 from tinkergym.datasets.prompts import prompt_rows
 from tinkergym.schema.uploaded_data import DataChunk
 from tinkergym.testing import byte_bundle
-from tinkergym.testing.template_families import FAMILIES, family_bundle
+from tinkergym.testing.bundles import FAMILIES, family_bundle
 
 CALL = {"type": "function", "function": {"name": "look", "arguments": {"at": "sky"}}}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}

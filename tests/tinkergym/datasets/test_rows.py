@@ -14,7 +14,7 @@ from tinkergym.datasets.prepare import prepare
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.uploaded_data import DataChunk
 from tinkergym.tasks.jsonl import MOST_LINE_BYTES
-from tinkergym.testing.template_families import family_bundle
+from tinkergym.testing.bundles import family_bundle
 
 TALK = {
     "messages": [

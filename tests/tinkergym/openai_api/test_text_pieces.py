@@ -6,8 +6,7 @@ import pytest
 from benchmarks.template_families import shipped_template, template_bundle
 from tinkergym.agent.renderer import Renderer
 from tinkergym.openai_api.text_pieces import TextPieces
-from tinkergym.testing.bundles import byte_bundle
-from tinkergym.testing.template_families import FAMILIES, family_bundle
+from tinkergym.testing.bundles import FAMILIES, byte_bundle, family_bundle
 
 TEXTS = ["", "plain", "é ü 漢字 🙂🙂 end", "tail \n\n ", "STO then STOP", "<tool\n<|im", "\ufffd?", "a" * 50]
 

@@ -21,8 +21,7 @@ from tinkergym.openai_api.token_requests import (
     token_requests,
 )
 from tinkergym.schema.decoding import Decoding
-from tinkergym.testing.bundles import byte_bundle
-from tinkergym.testing.template_families import family_bundle
+from tinkergym.testing.bundles import byte_bundle, family_bundle
 
 TEMPLATES = {name: source for family in families().values() for name, source in family.items()}
 WITH_TOOLS = {

@@ -5,7 +5,7 @@ import pytest
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.spec import KINDS
 from tinkergym.schema.parsing import parse_spec
-from tinkergym.schema.setting_errors import models_in
+from tinkergym.schema.refusals import models_in
 
 GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
 

@@ -2,8 +2,7 @@ import pytest
 from pydantic import BaseModel, ValidationError, model_validator
 
 from tinkergym.errors import InvalidRequestError, UnknownModelError
-from tinkergym.schema.refusals import Refusal, no_effect
-from tinkergym.schema.setting_errors import explain
+from tinkergym.schema.refusals import Refusal, explain, no_effect
 
 LOW = Refusal("depth", "must be above {0}: what a user typed may hold braces", "raise it", "too_low")
 
