@@ -18,11 +18,10 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from backend.catalog.architecture import CONTEXT_KEYS, context_length
 from backend.catalog.image_rules import image_rules
 from backend.catalog.template_probe import Probe, probe_template
 from backend.catalog.tensor_files import stored_tensors, tensors_of_file, weights_sample_sha256
-from backend.compute.supported_models import sees
+from backend.compute.supported_models import CONTEXT_KEYS, context_length, sees
 from tinkergym.agent.turn_ends import special_ids
 from tinkergym.errors import TemplateError, UnknownModelError
 from tinkergym.schema.views import EXPORT_FILE, ImageRules, ProcessorFile, RendererBundle, TrainedWith

@@ -15,7 +15,7 @@ from backend.engines.protocol import Deliver, PassedOn
 from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
-from tinkergym.trajectory.digests import NO_DIGEST, completion_digest
+from tinkergym.trajectory.ledger import NO_DIGEST, completion_digest
 
 _MOST_LEASES = 20_000
 """The number of kept entries, newest first: an episode may be submitted again until it is known to be

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tinkergym.basics.bounded_dict import BoundedDict
-from tinkergym.schema.certificate import EventsFacts
+from tinkergym.schema.certificate import EMPTY_CHAIN, EventsFacts, chained
 from tinkergym.schema.events import Event
-from tinkergym.trajectory.digests import EMPTY_CHAIN, chained
 
 _REMEMBERED = 256
 _EVENTS_AT_ONCE = 1000

@@ -19,7 +19,7 @@ from backend.store.stored_facts import Fact
 from tinkergym.schema.certificate import EpisodeFate, StepFacts, StepLedger
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
 from tinkergym.schema.jobs.played_spec import PlayedSpec
-from tinkergym.trajectory.digests import DIGEST_BYTES, NO_DIGEST, completion_digest
+from tinkergym.trajectory.ledger import DIGEST_BYTES, NO_DIGEST, completion_digest
 from tinkergym.trajectory.trajectory import COMPLETED_REASONS, StopReason, Trajectory, Turn
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from backend.catalog.architecture import keeps_a_state
+from backend.compute.supported_models import keeps_a_state
 from backend.learner.batching import MicroBatch
 from backend.learner.sequences import TrainSequence
 from backend.learner.shared_attention import ATTENTION

@@ -20,11 +20,10 @@ from torch.nn import functional as F  # noqa: N812
 from transformers import AutoConfig
 from transformers.utils.logging import disable_progress_bar
 
-from backend.catalog.architecture import context_length
 from backend.compute.cpu.fast_linears import speed_up_linears
 from backend.compute.cpu.fast_norms import speed_up_norms
 from backend.compute.quantized_weights import loading_options, through_one_product
-from backend.compute.supported_models import Quantization, has_mrope
+from backend.compute.supported_models import Quantization, context_length, has_mrope
 from backend.compute.whole_model import load_whole
 from backend.learner.activations import kept_bytes, layers_of, recompute
 from backend.learner.batching import IntArray, MicroBatch, micro_batches

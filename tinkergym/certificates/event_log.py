@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from tinkergym.certificates.archive import BundleFiles
 from tinkergym.certificates.bundle import EVENT_HASHES, EVENTS
+from tinkergym.schema.certificate import EMPTY_CHAIN
 from tinkergym.schema.events import (
     CheckpointEvent,
     EpisodeEvent,
@@ -20,7 +21,6 @@ from tinkergym.schema.events import (
     StepEvent,
     UpdateEvent,
 )
-from tinkergym.trajectory.digests import EMPTY_CHAIN
 
 _MOST_NAMED = 20
 """The most events named one by one."""

@@ -20,6 +20,9 @@ MOST_FACTS = 10_000_000
 KEY_PATTERN = r"^[0-9a-f]{64}$"
 """An operator's public key in hexadecimal digits."""
 
+EMPTY_CHAIN = hashlib.sha256(b"").hexdigest()
+"""The head of a chain without entries."""
+
 SIGNED_PREFIX = b"tinkergym run facts 1\n"
 """Keeps a signature of facts from being one of anything else."""
 
@@ -140,6 +143,16 @@ class StepFacts(WireModel):
     learning_rate: float | None = None
     learning_rates: dict[str, float] = {}
     """By agent, if the agents of a game are trained; `learning_rate` is None then."""
+
+
+def chained(head: str, entry: bytes) -> str:
+    """Return the head of a chain of hashes after one more entry: it depends on every entry and their order.
+
+    Args:
+        head: Head of the chain so far, in hexadecimal; at first `EMPTY_CHAIN`.
+        entry: The entry to add.
+    """
+    return hashlib.sha256(bytes.fromhex(head) + hashlib.sha256(entry).digest()).hexdigest()
 
 
 class EventsFacts(WireModel):

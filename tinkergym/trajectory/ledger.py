@@ -2,16 +2,27 @@
 
 Sampled ids are added unchanged, with their logprobs; the environment's ids are added without. Entries are
 never changed: an edit of history closes the segment and opens another.
+
+The engine's completion, the stored record and the learner's batch hold the same ids in different containers:
+each place computes their digest from its own copy.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinkergym.trajectory.content_parts import ImageSpan, misplaced_image
 from tinkergym.trajectory.trajectory import Segment
+
+DIGEST_BYTES = 16
+"""Length of a completion's digest."""
+
+NO_DIGEST = bytes(DIGEST_BYTES)
+"""The value for a missing digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +124,9 @@ class Ledger:
             for token_ids, logprobs, images in zip(self._token_ids, self._logprobs, self._images, strict=True)
             if token_ids
         ]
+
+
+def completion_digest(policy_version: int, token_ids: Sequence[int]) -> bytes:
+    """Return the digest of the tokens of one completion and the version that sampled them."""
+    packed = struct.pack(f"<{len(token_ids) + 1}q", policy_version, *token_ids)
+    return hashlib.blake2b(packed, digest_size=DIGEST_BYTES).digest()

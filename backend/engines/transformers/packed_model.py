@@ -18,13 +18,12 @@ import torch
 from torch import Tensor, nn
 from transformers.utils.logging import disable_progress_bar
 
-from backend.catalog.architecture import keeps_a_state
 from backend.catalog.models import read_model_facts
 from backend.compute.cpu import CPU_KERNELS
 from backend.compute.cpu.fast_linears import all_through_onednn, speed_up_linears
 from backend.compute.cpu.fast_norms import speed_up_norms
 from backend.compute.quantized_weights import loading_options, through_one_product
-from backend.compute.supported_models import Quantization, has_mrope
+from backend.compute.supported_models import Quantization, has_mrope, keeps_a_state
 from backend.compute.whole_model import load_whole
 from backend.engines.token_sampling import choose_tokens
 from backend.engines.transformers.image_ids import IMAGE_IDS, Shown, ShownImages

@@ -2,7 +2,7 @@ from backend.episodes.captured_tokens import CapturedTokens
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.testing.made_up_episodes import one_turn_episode
-from tinkergym.trajectory.digests import NO_DIGEST, completion_digest
+from tinkergym.trajectory.ledger import NO_DIGEST, completion_digest
 
 
 def request(request_id="r", session_id="ada/lease-1.1"):

@@ -1,8 +1,8 @@
 import pytest
 
 from backend.gateway.event_chains import EventChains
+from tinkergym.schema.certificate import EMPTY_CHAIN, chained
 from tinkergym.schema.events import Event, WarningEvent
-from tinkergym.trajectory.digests import EMPTY_CHAIN, chained
 
 
 class Log:
@@ -66,3 +66,10 @@ def test_gives_another_chain_to_whom_other_texts_are_shown(log):
     plain, hiding = ask(chains, log), ask(chains, log, hides=True, shown=hidden)
     assert hiding.head_sha256 == head_of(map(hidden, log.events)) != plain.head_sha256
     assert ask(chains, log).head_sha256 == plain.head_sha256
+
+
+def test_chains_every_entry_and_their_order():
+    ab = chained(chained(EMPTY_CHAIN, b"a"), b"b")
+    assert ab == chained(chained(EMPTY_CHAIN, b"a"), b"b")
+    assert ab != chained(chained(EMPTY_CHAIN, b"b"), b"a")
+    assert ab != chained(EMPTY_CHAIN, b"ab")

@@ -17,7 +17,7 @@ from tinkergym.schema.certificate import StepFacts, StepLedger
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
-from tinkergym.trajectory.digests import NO_DIGEST, completion_digest
+from tinkergym.trajectory.ledger import NO_DIGEST, completion_digest
 from tinkergym.trajectory.trajectory import ONLY_AGENT, Segment, StopReason, Trajectory, Turn
 
 SPEC = RLSpec(environment=EnvironmentRef(id="own/Env-v0"), steps=1)

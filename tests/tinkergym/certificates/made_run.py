@@ -13,6 +13,7 @@ from tinkergym.algorithms import GRPO
 from tinkergym.certificates.bundle import writing_bundle
 from tinkergym.remote.certificate_download import known_to
 from tinkergym.schema.certificate import (
+    EMPTY_CHAIN,
     AdapterFacts,
     AgreementFacts,
     AttemptFacts,
@@ -25,6 +26,7 @@ from tinkergym.schema.certificate import (
     SignedFacts,
     StepFacts,
     StepLedger,
+    chained,
     signed_bytes,
 )
 from tinkergym.schema.events import (
@@ -43,7 +45,6 @@ from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.testing.made_up_episodes import stored_record
-from tinkergym.trajectory.digests import EMPTY_CHAIN, chained
 
 JOB = "job-1"
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

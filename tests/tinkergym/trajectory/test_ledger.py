@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinkergym.trajectory.content_parts import ImageSpan
-from tinkergym.trajectory.ledger import Ledger
+from tinkergym.trajectory.ledger import DIGEST_BYTES, Ledger, completion_digest
 from tinkergym.trajectory.trajectory import Segment
 
 TOKENS = st.lists(st.integers(0, 2**31), max_size=6)
@@ -136,3 +136,11 @@ def test_samples_no_image_by_the_policy():
             sampling_logprobs=[None, -1.0],
             images=[ImageSpan(sha256=CAT, start=1, end=2)],
         )
+
+
+def test_digests_version_and_every_token_but_not_the_container():
+    digest = completion_digest(1, [2, 3])
+    assert digest == completion_digest(1, (2, 3))
+    assert len(digest) == DIGEST_BYTES
+    others = {completion_digest(*other) for other in ((0, [2, 3]), (1, [3, 2]), (1, [2]), (1, [2, 3, 0]))}
+    assert len(others | {digest}) == 5
