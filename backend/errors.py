@@ -36,3 +36,19 @@ class WeightsDamagedError(TinkerGymError):
 
 class BlobsUnavailableError(ServiceUnavailableError):
     """The blob store does not answer, or lacks what the database names; nothing is known to be damaged."""
+
+
+class WorkerStoppingError(TinkerGymError):
+    """The worker is shutting down; the job returns to the queue."""
+
+
+class ClientSilentError(TinkerGymError):
+    """The job's client was silent for too long: the job gives up its place until one attaches."""
+
+
+class PausedError(TinkerGymError):
+    """The job should pause: its tenant asked for it, or its budget is used up."""
+
+    def __init__(self, message: str, *, asked: bool) -> None:
+        super().__init__(message)
+        self.asked = asked

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from backend.errors import ClientSilentError
 from backend.jobs.completions import speed_metrics
 from backend.jobs.dataset_records import Record, WrittenData, WrittenSequence, batch_numbers, read
 from backend.jobs.job_context import JobContext
-from backend.jobs.job_control import ClientSilentError
 from backend.jobs.job_loop import JobLoop
 from backend.jobs.step_evaluations import StepEvaluations
 from backend.jobs.step_report import spike_warnings

@@ -8,26 +8,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from backend.errors import LeaseLostError
+from backend.errors import LeaseLostError, PausedError, WorkerStoppingError
 from backend.store.store import JobLease, ServiceStore
 from tinkergym.errors import JobCancelledError, TinkerGymError
 from tinkergym.schema.events import ErrorView, JobState
-
-
-class WorkerStoppingError(TinkerGymError):
-    """The worker is shutting down; the job returns to the queue."""
-
-
-class ClientSilentError(TinkerGymError):
-    """The job's client was silent for too long: the job gives up its place until one attaches."""
-
-
-class PausedError(TinkerGymError):
-    """The job should pause: its tenant asked for it, or its budget is used up."""
-
-    def __init__(self, message: str, *, asked: bool) -> None:
-        super().__init__(message)
-        self.asked = asked
 
 
 class JobControl:

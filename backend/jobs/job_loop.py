@@ -16,15 +16,20 @@ from typing import Generic, TypeVar
 
 from backend.episodes.logprob_gaps import gaps_of
 from backend.episodes.recorded_actions import actions_of
-from backend.errors import SERVICE_LOG, BlobsUnavailableError, LeaseLostError, RankLostError
+from backend.errors import (
+    SERVICE_LOG,
+    BlobsUnavailableError,
+    ClientSilentError,
+    LeaseLostError,
+    PausedError,
+    RankLostError,
+    WorkerStoppingError,
+)
 from backend.jobs.attempt_facts import attempt_fact
 from backend.jobs.job_context import JobContext, SpecT_co
 from backend.jobs.job_control import (
     RANK_LOST,
     UNAVAILABLE,
-    ClientSilentError,
-    PausedError,
-    WorkerStoppingError,
     begin_again,
 )
 from backend.store.kept_episodes import KeptEpisodes

@@ -10,8 +10,8 @@ import time
 
 from pydantic import ValidationError
 
+from backend.errors import ClientSilentError, PausedError
 from backend.jobs.job_context import JobContext
-from backend.jobs.job_control import ClientSilentError, PausedError
 from backend.jobs.job_loop import JobLoop
 from backend.jobs.own_loop_parity import PublishCheck
 from backend.learner.sequences import BatchTotals, TokenLimits, TrainSequence, left_out_image

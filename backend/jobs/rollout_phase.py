@@ -12,8 +12,8 @@ from backend.episodes.episode_requests import group_requests, step_requests
 from backend.episodes.league_book import LeagueBook
 from backend.episodes.played import Played
 from backend.episodes.recorded_actions import RecordedActions
+from backend.errors import ClientSilentError
 from backend.jobs.job_context import JobContext
-from backend.jobs.job_control import ClientSilentError
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
 from tinkergym.schema.events import JobState, WarningEvent
 from tinkergym.schema.ids import WorkerRef

@@ -1,4 +1,8 @@
-"""Child processes that end with their parent, or can be found by a mark; those that answer one request."""
+"""Child processes that end with their parent, or can be found by a mark; those that answer one request.
+
+`python -m backend.processes.children PROGRAM ...` runs a Python program that ends with its parent, for
+programs that others start, here Ray. It runs in this interpreter, because a second one would start later.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import ctypes
 import gc
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -146,3 +151,15 @@ def _waited(pid: int) -> float:
         return int(Path(f"/proc/{pid}/schedstat").read_text("ascii").split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
         return 0.0
+
+
+def main() -> None:
+    """Run the program of the command line as `python PROGRAM ...` does."""
+    die_with_parent()
+    del sys.argv[0]
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

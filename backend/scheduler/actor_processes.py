@@ -22,7 +22,7 @@ from backend.private_folder import make_private
 from backend.processes.children import die_with_parent, freeze_startup_objects
 from backend.processes.machine_gpus import VISIBLE
 from backend.scheduler.host_log import log_to_host
-from backend.scheduler.process_memory import OnNode
+from backend.scheduler.process_runner import OnNode
 from backend.workers.env_worker_child import EnvWorkerChild
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import ray
 
 from backend.config import ServiceConfig
 from backend.episodes.env_worker_end import WorkerRemains
-from backend.scheduler.process_memory import OnNode
+from backend.scheduler.process_runner import OnNode
 from backend.workers.env_worker_child import EnvWorkerChild
 
 

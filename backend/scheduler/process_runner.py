@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, Self
@@ -10,6 +11,9 @@ from typing import Literal, Protocol, Self
 from backend.episodes.env_worker_end import WorkerEnd, WorkerRemains
 from backend.scheduler.unplaced import Unplaced
 from tinkergym.errors import TinkerGymError
+
+OnNode = tuple[str, int]
+"""Ray's id of a process's node, and the process's memory there in bytes, with its children."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,3 +190,26 @@ class ProcessRunner(Protocol):
     def end_pool(self, pool_id: str) -> None:
         """Kill a pool with its environment workers and engine hosts."""
         ...
+
+
+class ProcessMemory:
+    """The memory of our processes, as they last said themselves. Asking does not wait for an answer.
+
+    Each process is asked again when it has answered.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, OnNode] = {}
+        self._asked: dict[str, Future[OnNode]] = {}
+
+    def ask(self, processes: Mapping[str, Callable[[], Future[OnNode]]]) -> dict[str, OnNode]:
+        """Ask processes by id, and return what those said that have answered before."""
+        for who, promise in list(self._asked.items()):
+            if promise.done():
+                del self._asked[who]
+                if promise.exception() is None:
+                    self._known[who] = promise.result()
+        self._known = {who: said for who, said in self._known.items() if who in processes}
+        for who in processes.keys() - self._asked.keys():
+            self._asked[who] = processes[who]()
+        return dict(self._known)

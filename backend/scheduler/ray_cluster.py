@@ -25,14 +25,15 @@ from backend.planning.machines import Placed
 from backend.scheduler import early_worker, ray_groups
 from backend.scheduler.actor_processes import EngineHostProcess, PoolProcess
 from backend.scheduler.env_worker_handles import EnvWorkerHandle, WorkerHere
-from backend.scheduler.process_memory import OnNode, ProcessMemory
 from backend.scheduler.process_runner import (
     Change,
     EngineHostEnded,
     EnvWorkerEnded,
     EnvWorkersSeen,
+    OnNode,
     PoolEnded,
     PoolReady,
+    ProcessMemory,
     Running,
 )
 from backend.scheduler.ray_env_workers import Children, RayEnvWorkers

@@ -17,7 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from backend.planning.machines import Machine
 from backend.processes.memory import resident_bytes
 from backend.scheduler.node_gpus import NodeGpus
-from backend.scheduler.process_memory import OnNode
+from backend.scheduler.process_runner import OnNode
 from backend.scheduler.ray_gpus import GpuHolders
 from tinkergym import __version__
 

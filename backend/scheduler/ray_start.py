@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from backend.processes import with_parent
+from backend.processes import children
 from backend.scheduler import ray_patience
 from backend.scheduler.host_log import share_log
 
@@ -161,7 +161,7 @@ def _tie_agents_to_ray(services: Any) -> None:
 
     def tied(component: str, *arguments: Any, **options: Any) -> list[str]:
         command: list[str] = python_for(component, *arguments, **options)
-        return [*command, "-m", with_parent.__name__] if component in _AGENTS else command
+        return [*command, "-m", children.__name__] if component in _AGENTS else command
 
     setattr(services, name, tied)
 
