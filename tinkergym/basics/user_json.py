@@ -18,6 +18,15 @@ def read_json(text: str | bytes) -> Any:
     return json.loads(text, parse_constant=refuse_constant, object_pairs_hook=_once)
 
 
+def json_fault(error: Exception) -> str:
+    """Describe the error in a line of a file with its column, without the parser's own line number.
+
+    Args:
+        error: The parser's error for the line without its line break, which would count as a column.
+    """
+    return f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+
+
 def refuse_constant(name: str) -> NoReturn:
     """Refuse what Python's parser reads besides JSON: NaN and the infinities. For `parse_constant`."""
     raise ValueError(f"{name} is not a valid JSON number")

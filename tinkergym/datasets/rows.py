@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tinkergym.basics.extras import import_extra
-from tinkergym.basics.user_json import read_json
+from tinkergym.basics.user_json import json_fault, read_json
 from tinkergym.errors import InvalidRequestError
 from tinkergym.tasks.fingerprint import files_fingerprint
 from tinkergym.tasks.hugging_face import HuggingFaceTasks
-from tinkergym.tasks.jsonl import MOST_LINE_BYTES, JsonlTasks, json_fault, lines_of
+from tinkergym.tasks.jsonl import MOST_LINE_BYTES, JsonlTasks, lines_of
 from tinkergym.tasks.parquet import SHARD, ParquetTasks
 from tinkergym.tasks.sequence import SequenceTasks
 from tinkergym.tasks.source import TaskSource

@@ -5,10 +5,9 @@ from tinkergym.reporting.file_trackers import CsvTracker, JsonlTracker
 from tinkergym.reporting.mlflow_tracker import MlflowTracker
 from tinkergym.reporting.notes import Note
 from tinkergym.reporting.points import Point
+from tinkergym.reporting.row_trackers import TrackioTracker, WandbTracker
 from tinkergym.reporting.tensorboard_tracker import TensorBoardTracker
 from tinkergym.reporting.trackers import TRACKERS
-from tinkergym.reporting.trackio_tracker import TrackioTracker
-from tinkergym.reporting.wandb_tracker import WandbTracker
 
 __all__ = [
     "TRACKERS",

@@ -6,11 +6,10 @@ ones it has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
-from tinkergym.reporting.points import Point
 from tinkergym.schema.events import (
     EpisodeEvent,
     EvaluationEvent,
@@ -175,43 +174,3 @@ class WaitingNotes:
         if others:
             found["notes"] = self._table(("step", "kind", "text"), others)
         return found
-
-
-class RowTracker:
-    """A tracker whose run takes each step's row once, so that notes wait for the next point."""
-
-    LOGGED: ClassVar[Mapping[str, Any]] = {}
-    """Further arguments with which rows are logged."""
-
-    def __init__(self, library: Any, project: str, settings: dict[str, Any]) -> None:
-        """Report to a run of `library`, which subclasses open with these settings."""
-        self._project, self._settings = project, settings
-        self._run: Any = None
-        self._waiting = WaitingNotes(lambda columns, rows: library.Table(columns=list(columns), data=rows))
-        self._last_step = self._last_note = 0
-
-    def report(self, point: Point) -> None:
-        """Pass the values, and the notes before them, to the library, which sends them in the background."""
-        self._last_step = point.step
-        self._run.log({**point.values, **self._waiting.taken()}, step=point.step, **self.LOGGED)
-
-    def last_note(self) -> int:
-        """Return the number of the last note in the run."""
-        return self._last_note
-
-    def tell(self, note: Note) -> None:
-        """Keep a note for the next point."""
-        self._waiting.add(note)
-
-    def end(self, state: JobState | None) -> None:
-        """Wait until everything is written. A run that continues can be resumed.
-
-        Notes after the last point get their own row once the job has ended. Before that, the next process
-        that reports the job sends them.
-        """
-        if state is not None and (left := self._waiting.taken()):
-            self._run.log(left, step=self._last_step + 1, **self.LOGGED)
-        self._finish(state)
-
-    def _finish(self, state: JobState | None) -> None:
-        self._run.finish()

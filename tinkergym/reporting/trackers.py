@@ -8,9 +8,8 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.reporting.callbacks import Callback
 from tinkergym.reporting.file_trackers import CsvTracker, JsonlTracker
 from tinkergym.reporting.mlflow_tracker import MlflowTracker
+from tinkergym.reporting.row_trackers import TrackioTracker, WandbTracker
 from tinkergym.reporting.tensorboard_tracker import TensorBoardTracker
-from tinkergym.reporting.trackio_tracker import TrackioTracker
-from tinkergym.reporting.wandb_tracker import WandbTracker
 
 ReportTo = str | Callback | Iterable[str | Callback]
 """A tracker's name or a callback, or several."""

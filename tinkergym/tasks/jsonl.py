@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from array import array
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tinkergym.basics.user_json import read_json
+from tinkergym.basics.user_json import json_fault, read_json
 from tinkergym.errors import InvalidRequestError
 from tinkergym.tasks.data_read_once import file_key, shared
 from tinkergym.tasks.source import Task, TaskSource, named_split, refuse_empty, refuse_split
@@ -170,12 +169,3 @@ def lines_of(file: BinaryIO) -> Iterator[bytes]:
         yield line
         if len(line) > MOST_LINE_BYTES:
             return
-
-
-def json_fault(error: Exception) -> str:
-    """Describe the error in a line of a file with its column, without the parser's own line number.
-
-    Args:
-        error: The parser's error for the line without its line break, which would count as a column.
-    """
-    return f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)

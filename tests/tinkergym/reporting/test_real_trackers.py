@@ -56,7 +56,7 @@ def wandb_points(folder, env):
     pytest.importorskip("wandb")
     from wandb.proto.wandb_internal_pb2 import Record
 
-    from tinkergym.reporting.wandb_tracker import _records
+    from tinkergym.reporting.row_trackers import _records
 
     found = []
     for path in sorted((folder / "wandb").glob("offline-run-*/run-job-1.wandb")):

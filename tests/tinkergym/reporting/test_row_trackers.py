@@ -78,3 +78,21 @@ def test_sends_wandb_notes_with_next_point_and_rest_finally(install, tmp_path, m
     assert row["notes/seq"] == 8
     assert row["completions"][1][0][:2] == [1, 0.5]
     assert (rest["eval/held-out/mean"], rest["eval/step"], rest["notes/seq"]) == (0.5, 2, 11)
+
+
+def test_says_last_step_of_a_trackio_run_before_it_begins(install):
+    runs = []
+    storage = types.SimpleNamespace(
+        get_max_step_for_run=lambda project, name: None if runs else 4,
+        get_logs=lambda project, name: [{"step": 3, "notes/seq": 6}, {"step": 4}],
+    )
+    install("trackio", init=lambda **settings: runs.append(Run(**settings)) or runs[-1])
+    install("trackio.sqlite_storage", SQLiteStorage=storage)
+    (tracker,) = callbacks_of("trackio")
+    assert tracker.begin(job_view()) == 4
+    assert tracker.last_note() == 6
+    tracker.report(point(5))
+    tracker.end(None)
+    assert runs[0].settings["name"] == "job-1"
+    assert runs[0].points == [(5, {"reward": 0.5})]
+    assert runs[0].ended is not None

@@ -1,4 +1,4 @@
-"""Weights & Biases: one run per job, online or offline as set in WANDB_MODE."""
+"""Trackers whose run takes each step's row once: Weights & Biases and Trackio, with one run per job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tinkergym.reporting.callbacks import package
-from tinkergym.reporting.notes import RowTracker, WaitingNotes
+from tinkergym.reporting.notes import Note, WaitingNotes
+from tinkergym.reporting.points import Point
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.view import JobView
 
@@ -18,8 +19,48 @@ _BLOCK_BYTES = 32768
 _FULL, _FIRST, _LAST = 1, 2, 4
 
 
+class RowTracker:
+    """A tracker whose run takes each step's row once, so that notes wait for the next point."""
+
+    LOGGED: ClassVar[Mapping[str, Any]] = {}
+    """Further arguments with which rows are logged."""
+
+    def __init__(self, library: Any, project: str, settings: dict[str, Any]) -> None:
+        """Report to a run of `library`, which subclasses open with these settings."""
+        self._project, self._settings = project, settings
+        self._run: Any = None
+        self._waiting = WaitingNotes(lambda columns, rows: library.Table(columns=list(columns), data=rows))
+        self._last_step = self._last_note = 0
+
+    def report(self, point: Point) -> None:
+        """Pass the values, and the notes before them, to the library, which sends them in the background."""
+        self._last_step = point.step
+        self._run.log({**point.values, **self._waiting.taken()}, step=point.step, **self.LOGGED)
+
+    def last_note(self) -> int:
+        """Return the number of the last note in the run."""
+        return self._last_note
+
+    def tell(self, note: Note) -> None:
+        """Keep a note for the next point."""
+        self._waiting.add(note)
+
+    def end(self, state: JobState | None) -> None:
+        """Wait until everything is written. A run that continues can be resumed.
+
+        Notes after the last point get their own row once the job has ended. Before that, the next process
+        that reports the job sends them.
+        """
+        if state is not None and (left := self._waiting.taken()):
+            self._run.log(left, step=self._last_step + 1, **self.LOGGED)
+        self._finish(state)
+
+    def _finish(self, state: JobState | None) -> None:
+        self._run.finish()
+
+
 class WandbTracker(RowTracker):
-    """Reports to a run whose id is the job's."""
+    """Reports to a run of Weights & Biases whose id is the job's, online or offline as set in WANDB_MODE."""
 
     LOGGED: ClassVar[Mapping[str, Any]] = {"commit": True}
 
@@ -59,6 +100,39 @@ class WandbTracker(RowTracker):
 
     def _finish(self, state: JobState | None) -> None:
         self._run.finish(exit_code=1 if state is JobState.FAILED else 0)
+
+
+class TrackioTracker(RowTracker):
+    """Reports to Trackio, in its local database or in a Hugging Face Space.
+
+    View the runs with `trackio show --project tinkergym`.
+    """
+
+    def __init__(self, project: str = "tinkergym", **settings: Any) -> None:
+        """Set the project.
+
+        Args:
+            project: Created if it is missing.
+            **settings: Further arguments of `trackio.init`.
+
+        Raises:
+            MissingExtraError: trackio is not installed.
+        """
+        self._trackio = package("trackio")
+        self._storage = package("trackio.sqlite_storage").SQLiteStorage
+        super().__init__(self._trackio, project, settings)
+
+    def begin(self, job: JobView) -> int:
+        """Create or continue the job's run; return its last step."""
+        # Before `init`, which may start writing. Steps are stored in order.
+        last = self._storage.get_max_step_for_run(self._project, job.job_id)
+        rows = self._storage.get_logs(self._project, job.job_id) if last else []
+        self._last_note = max((int(row.get(WaitingNotes.SEQ) or 0) for row in rows), default=0)
+        self._last_step = last or 0
+        config = {"model": job.spec.model, "kind": job.spec.kind, "name": job.spec.name}
+        settings = {"embed": False, "resume": "allow", "config": config} | self._settings
+        self._run = self._trackio.init(project=self._project, name=job.job_id, **settings)
+        return last or 0
 
 
 def _rows_in(path: Path) -> list[tuple[int, int]]:
