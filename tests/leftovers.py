@@ -46,7 +46,7 @@ _CHILDREN_OF_THE_PROCESS = (
     "math_worker.py",
     "verifiers_worker.py",
 )
-_SOCKETS_OF_THE_PROCESS = "tinkergym/user_code/awaiting.py"
+_SOCKETS_OF_THE_PROCESS = "tinkergym/user_code/returned_values.py"
 _FILES_OF_OWNERS = ("/httpx/_client.py", "/concurrent/futures/thread.py")
 _OURS = ("tinkergym", "backend")
 _OUR_VARIABLES = "TINKERGYM_"

@@ -20,7 +20,7 @@ DOORS = {
     ("tinkergym/registration/games.py", "tinkergym.games.against_opponent"),  # pettingzoo
     ("tinkergym/registration/games.py", "tinkergym.games.game_env"),  # pettingzoo
     ("tinkergym/testing/checks_game.py", "pettingzoo.test"),
-    ("tinkergym/user_code/awaiting.py", "asyncio"),
+    ("tinkergym/user_code/returned_values.py", "asyncio"),
     ("tinkergym/wrappers/train_remotely.py", "tinkergym.wrappers.train_game"),  # pettingzoo
     ("backend/catalog/models.py", "backend.catalog"),  # huggingface_hub
     ("backend/settings/service_places.py", "backend.store.object_blobs"),  # fsspec

@@ -15,7 +15,7 @@ from tinkergym.errors import EpisodeProtocolError, InvalidEnvironmentError
 from tinkergym.spaces import Text
 from tinkergym.tasks.grid import with_tasks
 from tinkergym.tasks.source import TaskSource
-from tinkergym.user_code.awaiting import settled
+from tinkergym.user_code.returned_values import settled
 
 Options = dict[str, Any]
 

@@ -12,7 +12,7 @@ from tinkergym.schema.chat_templates import variables_fault
 from tinkergym.trajectory.trajectory import LARGEST_REWARD, LONGEST_METRIC_NAME, MOST_METRICS
 from tinkergym.trajectory.turn_views import View, view_in
 from tinkergym.user_code.quoting import quoted
-from tinkergym.user_code.scalars import finite_number
+from tinkergym.user_code.returned_values import finite_number
 
 
 class StepValues(NamedTuple):

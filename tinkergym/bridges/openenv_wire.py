@@ -33,7 +33,7 @@ from tinkergym.errors import (
     TinkerGymError,
 )
 from tinkergym.user_code.quoting import quoted
-from tinkergym.user_code.scalars import finite_json_number
+from tinkergym.user_code.returned_values import finite_json_number
 
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 _MOST_SCHEMA_BYTES = 2**20

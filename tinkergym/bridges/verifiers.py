@@ -31,7 +31,7 @@ from tinkergym.tool_calls.call import MalformedCall
 from tinkergym.tool_calls.syntax import Syntax, parse_calls
 from tinkergym.tools.prompt import describe_schemas
 from tinkergym.user_code.quoting import quoted
-from tinkergym.user_code.scalars import finite_json_number
+from tinkergym.user_code.returned_values import finite_json_number
 
 Split = Literal["train", "eval"]
 _NAME = re.compile(r"[\w./:@-]{1,200}")

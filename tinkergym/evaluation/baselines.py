@@ -16,7 +16,7 @@ import numpy as np
 from tinkergym.errors import InvalidRequestError, InvalidRewardError
 from tinkergym.messages import observation_text
 from tinkergym.trajectory.trajectory import StopReason, Trajectory, Turn
-from tinkergym.user_code.scalars import finite_number
+from tinkergym.user_code.returned_values import finite_number
 
 MOST_TURNS = 200
 """By default an episode is cut off after this many turns."""

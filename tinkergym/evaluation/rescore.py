@@ -27,7 +27,7 @@ from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.tasks.source import TaskSource
 from tinkergym.trajectory.content_parts import content_text
-from tinkergym.user_code.awaiting import settled
+from tinkergym.user_code.returned_values import settled
 
 FloatArray = npt.NDArray[np.float64]
 Score = Callable[[StoredEpisode], float]

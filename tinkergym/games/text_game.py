@@ -15,7 +15,7 @@ import numpy as np
 
 from tinkergym.errors import IllegalMoveError, InvalidEnvironmentError, InvalidRewardError
 from tinkergym.games.illegal import quoted_action, read_legal
-from tinkergym.user_code.scalars import finite_number
+from tinkergym.user_code.returned_values import finite_number
 
 Rewards = float | Sequence[float]
 """The rewards of a finished game: a number per player, or one number for the player who moved; in a game for

@@ -17,7 +17,7 @@ from gymnasium.utils import seeding
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
 from tinkergym.tasks.sequence import SequenceTasks
 from tinkergym.tasks.source import TaskSource
-from tinkergym.user_code.awaiting import settled
+from tinkergym.user_code.returned_values import settled
 
 Rewards = float | Mapping[str, float | None] | None
 """A number, one per role, or None to drop the episode."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from tinkergym.errors import InvalidRequestError, NonFiniteLossError
 from tinkergym.user_code.quoting import quoted, type_in_words
-from tinkergym.user_code.scalars import finite_number, number
+from tinkergym.user_code.returned_values import finite_number, number
 
 Gradient = Callable[[list[list[float]]], tuple[float, list[list[float]]]]
 """From logprobs (per sequence, one per token with `loss_mask` True) to a loss and its gradient."""

@@ -26,7 +26,7 @@ from tinkergym.trajectory.trajectory import (
     Trajectory,
 )
 from tinkergym.user_code.quoting import quoted
-from tinkergym.user_code.scalars import finite_number
+from tinkergym.user_code.returned_values import finite_number
 
 
 @dataclass(slots=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 from tinkergym.rollout.environment_host import AnyEnv, traceback_of
 from tinkergym.rubrics.group import GroupMember, score_group_of
-from tinkergym.user_code.awaiting import settled
 from tinkergym.user_code.quoting import type_in_words
+from tinkergym.user_code.returned_values import settled
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from tinkergym.errors import InvalidRequestError, InvalidRewardError
 from tinkergym.trajectory.trajectory import MEAN
-from tinkergym.user_code.awaiting import settled
-from tinkergym.user_code.scalars import finite_number
+from tinkergym.user_code.returned_values import finite_number, settled
 
 PREFIX = "reward/"
 """Prefix of a term's name in the metrics."""

@@ -22,7 +22,7 @@ from tinkergym.rollout.group_scores import refuse_group_rewards
 from tinkergym.serving.wire_protocol import QUESTIONS, Frame, Message, encode, error_message
 from tinkergym.spaces import space_to_json
 from tinkergym.user_code.quoting import quoted, with_relative_paths
-from tinkergym.user_code.scalars import finite_number
+from tinkergym.user_code.returned_values import finite_number
 
 AnyEnv = gym.Env[Any, Any]
 

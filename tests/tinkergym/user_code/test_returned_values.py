@@ -1,4 +1,6 @@
+import asyncio
 import math
+import threading
 import warnings
 from decimal import Decimal
 from fractions import Fraction
@@ -15,7 +17,7 @@ from tinkergym.core import refuse_unfinished
 from tinkergym.errors import InvalidEnvironmentError
 from tinkergym.evaluation.baselines import RandomTextPolicy, play_episode
 from tinkergym.trajectory.trajectory import StopReason
-from tinkergym.user_code.scalars import finite_json_number, finite_number
+from tinkergym.user_code.returned_values import finite_json_number, finite_number, settled
 
 KINDS = [
     float,
@@ -130,3 +132,49 @@ def test_awaits_terms_of_a_hand_written_environment_too():
 )
 def test_reads_number_from_json_as_float_if_it_fits(value, number):
     assert finite_json_number(value) == number
+
+
+def test_returns_value_itself():
+    assert settled(3.0) == 3.0
+
+
+def test_waits_for_a_coroutine():
+    async def score():
+        await asyncio.sleep(0)
+        return 0.5
+
+    assert settled(score()) == 0.5
+
+
+def test_raises_its_error_here():
+    async def score():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        settled(score())
+
+
+def test_runs_all_on_one_loop_whichever_thread_waits():
+    loops = []
+
+    async def score():
+        loops.append(asyncio.get_running_loop())
+
+    threads = [threading.Thread(target=lambda: settled(score())) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    settled(score())
+    assert len(loops) == 4
+    assert len(set(map(id, loops))) == 1
+
+
+def test_works_where_a_loop_runs_already():
+    async def score():
+        return 1.0
+
+    async def notebook():
+        return settled(score())
+
+    assert asyncio.run(notebook()) == 1.0
