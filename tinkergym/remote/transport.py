@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from tinkergym.basics.backoff import Backoff
 from tinkergym.errors import (
     AuthenticationError,
     ConflictError,
@@ -33,7 +34,6 @@ from tinkergym.errors import (
     TooManyRequestsError,
     from_wire,
 )
-from tinkergym.network.backoff import Backoff
 from tinkergym.schema.versions import VERSION_HEADER, __version__
 
 _TLS_SECONDS = 2.0
