@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from backend.engines.protocol import Deliver
+from tinkergym.agent.sampler import Deliver
 from tinkergym.errors import (
     InvalidRequestError,
     PolicyVersionGoneError,

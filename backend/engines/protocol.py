@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from tinkergym.agent.sampler import deliver_parts
+from tinkergym.agent.sampler import Deliver, deliver_parts, has_gone
 from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest
 
 if TYPE_CHECKING:  # torch
@@ -13,18 +13,6 @@ if TYPE_CHECKING:  # torch
 
 BASE_POLICY = ""
 """The policy id of the model without an adapter; its only version is 0."""
-
-Deliver = Callable[[Sequence[Completion | SampleFailure]], None]
-"""Called from the engine's thread with finished requests; must return quickly.
-
-If its attribute `gone` exists and becomes true, the caller has disconnected, and the engine may stop. If its
-attribute `parts` exists, it is called likewise with tokens of unfinished requests with `stream`.
-"""
-
-
-def has_gone(deliver: Deliver | None) -> bool:
-    """Whether the caller has disconnected, so that further tokens would be wasted; without one it has not."""
-    return bool(getattr(deliver, "gone", False))
 
 
 class PassedOn:

@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from backend.engines.protocol import Deliver, PassedOn
+from backend.engines.protocol import PassedOn
+from tinkergym.agent.sampler import Deliver
 from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from backend.engines.protocol import Deliver, SamplingEngine
+from backend.engines.protocol import SamplingEngine
+from tinkergym.agent.sampler import Deliver
 from tinkergym.errors import ConflictError, ServiceUnavailableError, TinkerGymError
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Sequence
 
 from backend.engines.failures import failure, version_gone
-from backend.engines.protocol import Deliver, SamplingEngine
+from backend.engines.protocol import SamplingEngine
+from tinkergym.agent.sampler import Deliver
 from tinkergym.schema.sampling import SampleRequest
 
 

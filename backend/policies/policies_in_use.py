@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from backend.engines.protocol import Deliver, PassedOn
+from backend.engines.protocol import PassedOn
+from tinkergym.agent.sampler import Deliver
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 

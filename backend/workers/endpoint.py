@@ -16,10 +16,10 @@ from typing import Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
-from backend.engines.protocol import Deliver
 from backend.engines.spread.orders import Done, EngineJoins, WantedPieces
 from backend.fairness.fair_places import FairPlaces
 from backend.workers.worker_server import Handler, WorkerServer, in_thread, read_body, sampled
+from tinkergym.agent.sampler import Deliver
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.operation import PoolProof, PoolReport
 from tinkergym.schema.sampling import SampleRequest

@@ -14,11 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from starlette.requests import Request
 from starlette.responses import Response
 
-from backend.engines.protocol import Deliver, SamplingEngine
+from backend.engines.protocol import SamplingEngine
 from backend.engines.spread.orders import Done, HeldVersion, PublishOrder, RetireOrder
 from backend.engines.spread.weight_pull import WeightPull
 from backend.errors import WeightsDamagedError
 from backend.workers.worker_server import Handler, WorkerServer, in_thread, read_body, sampled
+from tinkergym.agent.sampler import Deliver
 from tinkergym.schema.sampling import SampleRequest
 
 _THREADS = 64

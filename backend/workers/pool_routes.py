@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from backend.catalog.models import load_renderer_bundle
-from backend.engines.protocol import Deliver
 from backend.engines.spread.orders import Done, EngineJoins, WantedPieces
 from backend.engines.spread.spread_engine import SpreadEngine
 from backend.external.episode_secrets import with_secrets
@@ -19,6 +18,7 @@ from backend.workers.pool_images import PoolImages
 from backend.workers.pool_jobs import PoolJobs
 from backend.workers.sample_router import SampleRouter
 from backend.workers.shared_parts import SharedParts
+from tinkergym.agent.sampler import Deliver
 from tinkergym.errors import NotFoundError, ServiceUnavailableError, from_wire
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.ids import PolicyRef

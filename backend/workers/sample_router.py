@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 
 from backend.admission.request_bounds import refuse_many_images
-from backend.engines.protocol import Deliver
 from backend.episodes.boards import Boards
 from backend.workers.guest_models import ServedModel
 from backend.workers.pool_images import PoolImages
 from backend.workers.pool_jobs import PoolJobs
 from backend.workers.shared_parts import SharedParts
+from tinkergym.agent.sampler import Deliver
 from tinkergym.errors import InvalidRequestError, TinkerGymError
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.sampling import SampleFailure, SampleRequest

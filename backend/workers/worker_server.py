@@ -22,10 +22,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from backend import worker_url
-from backend.engines.protocol import Deliver
 from backend.fairness.fair_places import FairPlaces, Hold
 from backend.lines_response import LinesResponse
 from backend.network.server_stop import AnswersAtStop, QuietServer, error_reply
+from tinkergym.agent.sampler import Deliver
 from tinkergym.errors import (
     AuthenticationError,
     InternalServiceError,

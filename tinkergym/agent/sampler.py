@@ -8,10 +8,16 @@ from typing import Protocol
 from tinkergym.schema.sampling import Completion, CompletionPart, SampleFailure, SampleRequest
 
 Deliver = Callable[[Sequence[Completion | SampleFailure]], None]
-"""Receives finished requests; may be called from any thread, and returns at once.
+"""Receives finished requests; may be called from any thread, an engine's own too, and returns at once.
 
-If its attribute `parts` exists, it is called likewise with tokens of unfinished requests with `stream`.
+If its attribute `gone` exists and becomes true, the caller has disconnected, and the sampler may stop. If its
+attribute `parts` exists, it is called likewise with tokens of unfinished requests with `stream`.
 """
+
+
+def has_gone(deliver: Deliver | None) -> bool:
+    """Whether the caller has disconnected, so that further tokens would be wasted; without one it has not."""
+    return bool(getattr(deliver, "gone", False))
 
 
 def deliver_parts(deliver: Deliver, parts: Sequence[CompletionPart]) -> None:

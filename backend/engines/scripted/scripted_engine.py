@@ -18,7 +18,8 @@ from backend.engines.failures import (
     stops_refused,
     structure_refused,
 )
-from backend.engines.protocol import BASE_POLICY, Deliver
+from backend.engines.protocol import BASE_POLICY
+from tinkergym.agent.sampler import Deliver
 from tinkergym.agent.stop_strings import stopped_text, stops_of
 from tinkergym.errors import (
     InternalServiceError,

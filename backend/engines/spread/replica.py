@@ -8,9 +8,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from backend.engines.failures import failure, version_gone
-from backend.engines.protocol import BASE_POLICY, Deliver, has_gone
+from backend.engines.protocol import BASE_POLICY
 from backend.engines.spread.orders import HeldVersion
 from backend.network.worker_calls import WorkerAddress
+from tinkergym.agent.sampler import Deliver, has_gone
 from tinkergym.schema.sampling import Completion, SampleBatch, SampleFailure, SampleRequest
 
 

@@ -19,13 +19,14 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from backend.compute.weights import PolicyWeights
-from backend.engines.protocol import Deliver, PassedOn, SamplingEngine
+from backend.engines.protocol import PassedOn, SamplingEngine
 from backend.engines.spread.orders import EngineJoins, PublishOrder, WantedPieces
 from backend.engines.spread.replica import AskedBatch, Replica
 from backend.engines.spread.replica_choice import ReplicaChoice
 from backend.engines.spread.version_orders import VersionOrders, held_by
 from backend.engines.spread.weight_source import WeightSource
 from backend.network.worker_calls import WorkerAddress, WorkerCalls
+from tinkergym.agent.sampler import Deliver
 from tinkergym.errors import PolicyVersionGoneError, ServiceUnavailableError, TinkerGymError, from_wire
 from tinkergym.schema.sampling import (
     Completion,

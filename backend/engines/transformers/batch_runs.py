@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from backend.engines.failures import deliver_to, failure
-from backend.engines.protocol import Deliver, has_gone
 from backend.engines.transformers.engine_turns import EngineTurns
 from backend.engines.transformers.packed_model import PackedModel
 from backend.engines.transformers.request_intake import RequestIntake, Taken
@@ -15,6 +14,7 @@ from backend.engines.transformers.request_state import RequestState
 from backend.engines.transformers.slot_scheduler import SlotScheduler
 from backend.engines.transformers.slot_table import Counters, SlotLimits
 from backend.errors import SERVICE_LOG
+from tinkergym.agent.sampler import Deliver, has_gone
 from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.schema.sampling import Completion, SampleFailure
 

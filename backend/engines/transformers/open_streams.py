@@ -6,9 +6,8 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from backend.engines.protocol import Deliver
 from backend.engines.transformers.request_state import RequestState
-from tinkergym.agent.sampler import deliver_parts
+from tinkergym.agent.sampler import Deliver, deliver_parts
 from tinkergym.schema.sampling import CompletionPart, PromptScores
 
 _log = logging.getLogger(__name__)

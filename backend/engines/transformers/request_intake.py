@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from backend.catalog.models import ModelFacts
 from backend.engines.failures import failure, images_refused, stops_refused, structure_refused, version_gone
-from backend.engines.protocol import Deliver
 from backend.engines.transformers.loaded_policies import LoadedPolicy
 from backend.engines.transformers.packed_model import PackedModel
 from backend.engines.transformers.request_state import RequestState
+from tinkergym.agent.sampler import Deliver
 from tinkergym.agent.stop_strings import stops_of
 from tinkergym.errors import InvalidRequestError, PromptTooLongError, TinkerGymError
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest

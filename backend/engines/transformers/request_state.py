@@ -9,10 +9,10 @@ from hashlib import blake2b
 from math import isfinite
 
 from backend.engines.failures import deliver_to, failure
-from backend.engines.protocol import Deliver, has_gone
 from backend.engines.token_sampling import TokenScores
 from backend.engines.transformers.loaded_policies import LoadedPolicy
 from backend.engines.transformers.slot_table import PromptKey, Slot
+from tinkergym.agent.sampler import Deliver, has_gone
 from tinkergym.agent.stop_strings import StopStrings, stopped_text
 from tinkergym.errors import (
     InternalServiceError,

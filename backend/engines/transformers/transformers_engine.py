@@ -20,7 +20,6 @@ from backend.catalog.models import ModelFacts, read_model_facts
 from backend.compute.supported_models import Quantization
 from backend.compute.weights import PolicyWeights, weights_sha256
 from backend.engines.failures import deliver_to, engine_closing, failure, sender_gone
-from backend.engines.protocol import Deliver
 from backend.engines.transformers.batch_runs import BATCHES_AT_ONCE, Batch, BatchRuns
 from backend.engines.transformers.engine_turns import EngineTurns
 from backend.engines.transformers.open_streams import OpenStreams
@@ -33,6 +32,7 @@ from backend.engines.transformers.slot_table import Counters, SlotLimits
 from backend.errors import SERVICE_LOG
 from backend.vision.pixels import ImageSource
 from backend.vision.shared_caches import SharedImages, shared
+from tinkergym.agent.sampler import Deliver
 from tinkergym.errors import (
     InternalServiceError,
 )

@@ -12,12 +12,12 @@ import threading
 from collections.abc import Collection
 
 from backend.engines.failures import deliver_to, sender_gone, version_gone
-from backend.engines.protocol import Deliver
 from backend.engines.vllm.kept_process import KeptProcess
 from backend.engines.vllm.open_requests import OpenRequest, OpenRequests, call_parts
 from backend.engines.vllm.process import SEE_THE_LOG, Message
 from backend.engines.vllm.published_policies import PolicyVersion, PublishedPolicies
 from backend.engines.vllm.request_messages import completion, completion_part
+from tinkergym.agent.sampler import Deliver
 from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.schema.sampling import Completion, SampleFailure
 

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 
 from backend.compute.busy_clock import BusyClock
 from backend.engines.failures import deliver_to, failure
-from backend.engines.protocol import Deliver, has_gone
 from backend.engines.vllm.process import Message
 from backend.fairness.fair_places import FairPlaces
-from tinkergym.agent.sampler import deliver_parts
+from tinkergym.agent.sampler import Deliver, deliver_parts, has_gone
 from tinkergym.errors import TinkerGymError
 from tinkergym.schema.sampling import CompletionPart, SampleRequest
 

@@ -20,7 +20,6 @@ import torch
 from backend.catalog.models import ModelFacts, read_model_facts
 from backend.compute.weights import PolicyWeights, weights_sha256
 from backend.engines.failures import failure, version_gone
-from backend.engines.protocol import Deliver
 from backend.engines.vllm.exchange import Exchange, fail_all
 from backend.engines.vllm.files import as_in_files, model_shapes
 from backend.engines.vllm.folder import private_folder
@@ -35,6 +34,7 @@ from backend.engines.vllm.weight_handover import WeightHandover, not_loaded, ref
 from backend.settings.served_models import DType, VllmSettings, require_vllm
 from backend.vision.pixels import ImageSource
 from backend.vision.shared_caches import SharedImages
+from tinkergym.agent.sampler import Deliver
 from tinkergym.errors import StorageFullError, TinkerGymError
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
