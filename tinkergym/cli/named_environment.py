@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import importlib
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +16,7 @@ from tinkergym.registration.arguments import argument_hint
 from tinkergym.registration.environments import make, registered
 from tinkergym.registration.games import make_game
 from tinkergym.registration.packs import registered_games
-from tinkergym.remote.import_guard import imported
+from tinkergym.remote.import_guard import import_for_definitions
 from tinkergym.rollout.environment_mix import EnvSources
 from tinkergym.rollout.local_environment import EnvSource, describe
 from tinkergym.schema.names import is_environment_url
@@ -35,12 +32,8 @@ def find_environment(name: str) -> EnvSource:
     module_name, colon, attribute = name.partition(":")
     if not colon or is_environment_url(name):
         return name
-    # Like `python -m`: modules in the current folder can be used.
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
     try:
-        with imported(module_name):
-            module = importlib.import_module(module_name)
+        module = import_for_definitions(module_name)
     except TinkerGymError:
         raise
     except ImportError as error:

@@ -1,22 +1,28 @@
-"""Whether a command is importing a user's module: importing must not start jobs."""
+"""Import a user's module for a command: importing must not start jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import importlib
+import sys
 from contextvars import ContextVar
+from pathlib import Path
+from types import ModuleType
 
 from tinkergym.errors import InvalidRequestError
 
 _module: ContextVar[str] = ContextVar("module that a command imports", default="")
 
 
-@contextmanager
-def imported(module: str) -> Iterator[None]:
-    """Refuse jobs while the block imports `module` for its definitions."""
+def import_for_definitions(module: str) -> ModuleType:
+    """Import a user's module for a command that needs a definition of it; jobs are refused meanwhile.
+
+    Like `python -m`: modules in the current folder can be used.
+    """
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
     token = _module.set(module)
     try:
-        yield
+        return importlib.import_module(module)
     finally:
         _module.reset(token)
 
