@@ -23,8 +23,51 @@ def test_denies_leased_episodes_structure_and_left_out_tokens():
     assert (plan.decoding.structured, plan.decoding.is_cut) == (None, False)
 
 
-def test_limits_the_size_of_schema():
+def nested(levels):
+    return {} if not levels else {"items": nested(levels - 1)}
+
+
+def properties(count, **more):
+    return {"properties": {f"k{i}": {} for i in range(count)}, **more}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"enum": ["x" * 70_000]},
+        nested(65),
+        {"anyOf": [properties(300), properties(201)]},
+        properties(65, minProperties=32),
+        {"prefixItems": [{"type": "string", "maxLength": i} for i in range(17)]},
+        {"prefixItems": [{"pattern": f"[a-z]{{1,{i}}}"} for i in range(33)]},
+        {"patternProperties": {"a?" * 33: {}}},
+    ],
+)
+def test_limits_what_compiling_a_schema_costs(schema):
     with pytest.raises(InvalidRequestError) as caught:
-        JsonSchema(json_schema={"enum": ["x" * 70_000]})
+        JsonSchema(json_schema=schema)
     assert caught.value.field == "JsonSchema.json_schema"
-    assert json.loads(JsonSchema(json_schema={}).model_dump_json()) == {"kind": "json", "json_schema": {}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{}, nested(60), properties(500), {"prefixItems": [{"type": "string", "maxLength": 80}] * 200}],
+)
+def test_accepts_large_schemas(schema):
+    assert json.loads(JsonSchema(json_schema=schema).model_dump_json()) == {
+        "kind": "json",
+        "json_schema": schema,
+    }
+
+
+@pytest.mark.parametrize("part", ["[a-z]?", "(a|)", "(?:|a)", "(a|b){2}", "[]a?]", "(?<x>|a)"])
+def test_limits_quantifiers_of_a_pattern(part):
+    Regex(pattern=part * 16)
+    with pytest.raises(InvalidRequestError) as caught:
+        Regex(pattern=part * 33)
+    assert caught.value.field == "Regex.pattern"
+
+
+def test_counts_no_escaped_characters_as_quantifiers():
+    Regex(pattern=r"\?[*+?{\]]" * 200 + "(?:a|b)" * 200)
+    Regex(pattern="[" * 4095 + "\\")
