@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, cast, get_args
 
 import gymnasium as gym
@@ -38,6 +38,8 @@ _NAME = re.compile(r"[\w./:@-]{1,200}")
 _QUESTION_SECONDS = 60.0
 _DATASET_SECONDS = 600.0
 """For a question that may load a dataset."""
+_MOST_STOP = 200
+"""Characters of the name of a stop condition."""
 
 
 class VerifiersTasks(TaskSource):
@@ -130,7 +132,8 @@ class VerifiersEnv(gym.Env[list[Message], str]):
         about = self._process().ask("about", split=split, timeout_seconds=_DATASET_SECONDS)
         _refuse(environment, about, split)
         self._prompt = str(about["system_prompt"])
-        told = "\n\n".join(filter(None, [self._prompt, _offered(about["tools"], tool_syntax)]))
+        with _readable(environment):
+            told = "\n\n".join(filter(None, [self._prompt, _offered(about["tools"], tool_syntax)]))
         cell = with_tasks(self.metadata, self.tasks)
         self.metadata = {**cell, "system_prompt": told} if told else cell
         self._playing: tuple[VerifiersProcess, str] | None = None
@@ -186,9 +189,10 @@ class VerifiersEnv(gym.Env[list[Message], str]):
             self._seen.append({"role": "assistant", "content": action})
             return self._news(news), 0.0, False, False, {"metrics": metrics}
         self._playing = None
-        info = {"metrics": metrics | _numbers(news["metrics"]), "stop": news["stop"]}
-        reward, truncated = _reward(news["reward"]), bool(news["truncated"])
-        return _messages(news["messages"]), reward, not truncated, truncated, info
+        with _readable(self._environment):
+            info = {"metrics": metrics | _numbers(news["metrics"]), "stop": str(news["stop"])[:_MOST_STOP]}
+            reward, truncated = _reward(news["reward"]), bool(news["truncated"])
+            return _messages(news["messages"]), reward, not truncated, truncated, info
 
     def end_episode(self) -> None:
         """End the episode: the player left it."""
@@ -214,8 +218,9 @@ class VerifiersEnv(gym.Env[list[Message], str]):
 
     def _news(self, asked: Answer) -> list[Message]:
         """Return the new messages in the environment's request."""
-        self._has_tools = bool(asked["tools"])
-        conversation = _messages(asked["messages"])
+        with _readable(self._environment):
+            self._has_tools = bool(asked["tools"])
+            conversation = _messages(asked["messages"])
         count = len(self._seen)
         if [_gist(one) for one in conversation[:count]] != [_gist(one) for one in self._seen]:
             self.end_episode()
@@ -226,6 +231,18 @@ class VerifiersEnv(gym.Env[list[Message], str]):
             )
         self._seen = conversation
         return conversation[count:]
+
+
+@contextmanager
+def _readable(environment: str) -> Iterator[None]:
+    """Reject an answer that lacks a part, or has one of another type."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError) as error:
+        raise EnvironmentInfrastructureError(
+            f"{environment} sent an answer that cannot be read: {quoted(error)}",
+            hint="its messages, tools and metrics must be as verifiers defines them",
+        ) from None
 
 
 def _gist(message: Message) -> tuple[str, str]:

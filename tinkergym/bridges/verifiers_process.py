@@ -29,7 +29,7 @@ _CLOSE_SECONDS = 2.0
 _MOST_LINE = 2**26
 """Characters of a response; a longer line is not one."""
 _MOST_LOG = 2_000
-"""Characters of the process's last output that an error shows."""
+"""Characters of the process's last output, or of its error, that an error shows."""
 _WORKER = Path(__file__).with_name("verifiers_worker.py")
 
 Answer = dict[str, Any]
@@ -100,7 +100,8 @@ class VerifiersProcess:
         answer = self._wait(number, timeout_seconds)
         if "error" in answer:
             raise EnvironmentInfrastructureError(
-                f"the environment failed: {answer['error']}\n{answer.get('traceback', '')}".strip()
+                f"the environment failed: {str(answer['error'])[:_MOST_LOG]}\n"
+                f"{str(answer.get('traceback', ''))[-_MOST_LOG:]}".strip()
             )
         return answer
 
@@ -217,7 +218,7 @@ def _number_and_answer(line: str) -> tuple[int, Answer] | None:
 
 
 def _not_loaded(environment: str, python: str, answer: Answer) -> InvalidEnvironmentError:
-    error = str(answer["error"])
+    error = str(answer["error"])[:_MOST_LOG]
     if error.startswith("ModuleNotFoundError: No module named 'verifiers"):
         return InvalidEnvironmentError(
             f"verifiers is not installed for {python}",

@@ -12,7 +12,14 @@ import pytest
 
 from tests.tinkergym.bridges.openenv_counterpart import Counterpart
 from tinkergym.bridges.openenv_wire import OpenEnvAddress, OpenEnvSession, read_schema
-from tinkergym.errors import EnvironmentTimeoutError, RemoteEnvironmentError, ServiceUnreachableError
+from tinkergym.errors import (
+    EnvironmentGoneError,
+    EnvironmentTimeoutError,
+    InvalidRewardError,
+    RemoteAnswerError,
+    RemoteEnvironmentError,
+    ServiceUnreachableError,
+)
 
 _SECONDS = 0.2
 """For what never comes."""
@@ -94,11 +101,60 @@ def test_leaves_a_server_that_reads_nothing():
             playing.ask("reset", {}, timeout_seconds=_SECONDS)
 
 
+@pytest.mark.parametrize(
+    ("frame", "error"),
+    [
+        (b"", RemoteAnswerError),
+        (b"[" * 100_000, RemoteAnswerError),
+        (b"9" * 9_000, RemoteAnswerError),
+        (b'{"type": "observation", "data": {"observation": []}}', RemoteAnswerError),
+        (b'{"type": "observation", "data": {"observation": {}, "reward": NaN}}', InvalidRewardError),
+        (b'{"type": "observation", "data": {"observation": {}, "reward": "1"}}', InvalidRewardError),
+        (b'{"type": "error", "data": {"code": {}, "message": [], "errors": 5}}', RemoteEnvironmentError),
+        (b" " * (2**20 + 1), EnvironmentGoneError),
+    ],
+    ids=["nothing", "nested", "a long number", "a list", "NaN", "text", "types", "too long"],
+)
+def test_loses_episode_with_an_answer_that_cannot_be_read(frame, error):
+    def answer(connection, request):
+        accept(connection, request)
+        connection.sendall(framed(frame))
+
+    with hostile(answer) as address:
+        playing = session(address)
+        with pytest.raises(error):
+            playing.ask("reset", {}, timeout_seconds=60)
+        playing.close()
+
+
+def test_loses_episode_of_a_connection_that_ends_within_an_answer():
+    def answer(connection, request):
+        accept(connection, request)
+        connection.sendall(framed(b"{" * 5_000)[:100])
+        connection.shutdown(socket.SHUT_RDWR)
+
+    with hostile(answer) as address:
+        playing = session(address)
+        with pytest.raises(EnvironmentGoneError):
+            playing.ask("reset", {}, timeout_seconds=60)
+
+
+def test_leaves_an_answer_that_comes_in_drips():
+    def answer(connection, request):
+        accept(connection, request)
+        endlessly(framed(b" " * 100_000)[:10], b" ")(connection, request)
+
+    with hostile(answer) as address:
+        playing = session(address)
+        with pytest.raises(EnvironmentTimeoutError):
+            playing.ask("reset", {}, timeout_seconds=_SECONDS)
+
+
 def test_shortens_the_code_of_an_error():
     def fail(connection, request):
         accept(connection, request)
         error = json.dumps({"type": "error", "data": {"code": "E" * 60_000, "message": "M" * 5_000}}).encode()
-        connection.sendall(b"\x81\x7f" + len(error).to_bytes(8, "big") + error)
+        connection.sendall(framed(error))
 
     with hostile(fail) as address:
         playing = session(address)
@@ -106,6 +162,11 @@ def test_shortens_the_code_of_an_error():
             playing.ask("reset", {}, timeout_seconds=60)
         playing.close()
     assert len(str(failed.value)) < 3_000
+
+
+def framed(text):
+    """Return a text message of a WebSocket's server."""
+    return b"\x81\x7f" + len(text).to_bytes(8, "big") + text
 
 
 def session(address):

@@ -95,6 +95,66 @@ def test_rejects_description_without_its_parts(shell_for_python):
     assert caught.value.field == "environment"
 
 
+ASKED = {"messages": [{"role": "user", "content": "count"}], "tools": []}
+ENDED = {"ended": True, "reward": 1, "metrics": {}, "truncated": False, "stop": "", "messages": []}
+
+
+@pytest.fixture
+def answering(shell_for_python, tmp_path):
+    """Return a function that makes a process with given answers stand in for an environment."""
+
+    def use(**answers):
+        about = {"refused": "", "has_split": True, "system_prompt": "", "tools": []}
+        given = {"about": about, "rows": {"count": 1}, "begin": ASKED, "abandon": {}, **answers}
+        cases = []
+        for name, answer in given.items():
+            (tmp_path / name).write_text(json.dumps(answer)[1:])
+            cases.append(f"""*'"do": "{name}"'*) printf '{{"i": %d, ' $n; cat '{tmp_path / name}';;""")
+        said = f"case $line in {' '.join(cases)} esac; echo"
+        shell_for_python(f"echo '{{\"i\": -1}}'; n=0; while read -r line; do {said}; n=$((n+1)); done")
+        return count()
+
+    return use
+
+
+@pytest.mark.parametrize("wrong", [{"messages": 5}, {"messages": [5]}, {"messages": None}, {"tools": []}])
+def test_loses_episode_whose_request_cannot_be_read(answering, wrong):
+    env = answering(begin=ASKED | wrong if "tools" not in wrong else wrong)
+    with pytest.raises(EnvironmentInfrastructureError):
+        env.reset(seed=0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"metrics": 5}, EnvironmentInfrastructureError),
+        ({"messages": [[]]}, EnvironmentInfrastructureError),
+        ({"reward": "1"}, InvalidRewardError),
+        ({"reward": float("nan")}, InvalidRewardError),
+        ({"reward": None}, InvalidRewardError),
+        ({"reward": [[1]]}, InvalidRewardError),
+    ],
+)
+def test_loses_episode_whose_result_cannot_be_read(answering, wrong, error):
+    env = answering(answer=ENDED | wrong)
+    env.reset(seed=0)
+    with pytest.raises(error):
+        env.step("1")
+    with pytest.raises(EpisodeProtocolError):
+        env.step("2")
+
+
+def test_shortens_an_environments_error_and_stop(answering):
+    env = answering(answer={"error": "e" * 99_000, "traceback": "t" * 99_000})
+    env.reset(seed=0)
+    with pytest.raises(EnvironmentInfrastructureError) as caught:
+        env.step("1")
+    assert len(caught.value.message) < 5_000
+    env = answering(answer=ENDED | {"stop": "s" * 99_000})
+    env.reset(seed=0)
+    assert len(env.step("1")[4]["stop"]) == 200
+
+
 class TestTheContract(EnvContract):
     def make(self):
         return count()
