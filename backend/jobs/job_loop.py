@@ -50,6 +50,13 @@ T = TypeVar("T")
 
 _BLOBS_SECONDS, _MOST_BLOBS_SECONDS = 0.2, 5.0
 """After which a waiting job tries unavailable blobs again: at first, and at most."""
+_OUT_OF_MEMORY = "out_of_memory"
+_LESS_MEMORY = (
+    "ask for shorter completions or fewer episodes at once, and resume it from its last checkpoint; "
+    "docs/operating/troubleshooting.md says how the operator gives a model more room"
+)
+# torch has a type for it on a GPU only; on a CPU its allocator's text ends with the system's error.
+_ALLOCATOR_SAYS = ("can't allocate memory", "not enough memory", "out of memory")
 
 
 class JobLoop(ABC, Generic[SpecT_co]):
@@ -99,12 +106,7 @@ class JobLoop(ABC, Generic[SpecT_co]):
                 self._end(JobState.FAILED, error)
         except Exception as error:
             _log.exception("%s failed", context.job_id)
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            wrapped = InternalServiceError(
-                f"unexpected error in the job loop: {error!r} at {where.name}:{where.lineno}",
-                hint=f"{SERVICE_LOG} has the traceback",
-            )
-            self._end(JobState.FAILED, wrapped)
+            self._end(JobState.FAILED, _unexpected(error))
         finally:
             self._quietly(self._clean_up)
             for policy in context.policies.values():
@@ -281,3 +283,21 @@ class JobLoop(ABC, Generic[SpecT_co]):
             act()
         except Exception:
             _log.exception("%s: unclean end", self._context.job_id)
+
+
+def _unexpected(error: Exception) -> InternalServiceError:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    at = f"{error!r} at {where.name}:{where.lineno}"
+    if _is_out_of_memory(error):
+        ran_out = f"the model's worker ran out of memory: {at}"
+        return InternalServiceError(ran_out, hint=_LESS_MEMORY, code=_OUT_OF_MEMORY)
+    return InternalServiceError(
+        f"unexpected error in the job loop: {at}", hint=f"{SERVICE_LOG} has the traceback"
+    )
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    said = str(error).lower()
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in said for words in _ALLOCATOR_SAYS)
+    )

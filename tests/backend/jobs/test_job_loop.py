@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+import torch
 
 from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.errors import BlobsUnavailableError
@@ -153,6 +154,19 @@ def test_fails_no_job_by_what_fails_during_worker_shutdown(lab, written, monkeyp
         go_on.set()
         lab.until(job_id, lambda: lab.state(job_id) in {JobState.QUEUED, JobState.FAILED})
     assert lab.service.job(job_id).reason == "its worker stopped"
+    until_it_ends(lab, job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+
+
+@pytest.mark.parametrize("allocate", [lambda: bytearray(2**60), lambda: torch.empty(2**60)])
+def test_ends_only_the_job_that_finds_no_memory(lab, written, monkeypatch, allocate):
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "forward_backward", lambda *_, **__: allocate())
+        job_id = written.start("sft", ROWS, steps=2)
+        until_it_ends(lab, job_id)
+    error = lab.events(job_id, "state")[-1].error
+    assert (lab.state(job_id), error.code) == (JobState.FAILED, "out_of_memory")
+    job_id = written.start("sft", ROWS, steps=2)
     until_it_ends(lab, job_id)
     assert lab.state(job_id) is JobState.COMPLETED
 
