@@ -52,8 +52,8 @@ _BLOBS_SECONDS, _MOST_BLOBS_SECONDS = 0.2, 5.0
 """After which a waiting job tries unavailable blobs again: at first, and at most."""
 _OUT_OF_MEMORY = "out_of_memory"
 _LESS_MEMORY = (
-    "continue with shorter completions or fewer episodes at once in a job whose `initial_policy` is this one's "
-    "id; docs/operating/troubleshooting.md says how the operator gives a model more room"
+    "continue with shorter completions or fewer episodes at once in a job with "
+    "`initial_policy=JOB_ID`; docs/operating/troubleshooting.md says how the operator gives a model more room"
 )
 # torch has a type for it on a GPU only; on a CPU its allocator's text ends with the system's error.
 _ALLOCATOR_SAYS = ("can't allocate memory", "not enough memory", "out of memory")
