@@ -67,6 +67,7 @@ NAMES = (
     "second_policy",
     "game_kills",
     "mixed_kills",
+    "growth",
     "service_faults",
     "self_play",
     "kuhn",
