@@ -1,4 +1,4 @@
-"""Memory of a service that trains one mix of jobs after the other for 20 minutes, by kind of process."""
+"""Memory of a service that trains rounds of mixed jobs for 20 minutes, by kind of process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def measure() -> list[Figure]:
 def _megabytes(running: Service) -> dict[str, float]:
     """Return the resident memory of each kind of process, and of all together."""
     found = {"all": 0.0}
-    for process in psutil.Process(running.process.pid).children(recursive=True):
+    whole = psutil.Process(running.process.pid)
+    for process in [whole, *whole.children(recursive=True)]:
         with suppress(psutil.Error):
             words, used = process.cmdline(), process.memory_info().rss / 1e6
             for kind in ["all", *(kind for kind, matches in VICTIMS.items() if matches(words))]:

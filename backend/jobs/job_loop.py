@@ -6,6 +6,7 @@ checkpoints before it is acknowledged.
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 import traceback
@@ -27,11 +28,7 @@ from backend.errors import (
 )
 from backend.jobs.attempt_facts import attempt_fact
 from backend.jobs.job_context import JobContext, SpecT_co
-from backend.jobs.job_control import (
-    RANK_LOST,
-    UNAVAILABLE,
-    begin_again,
-)
+from backend.jobs.job_control import RANK_LOST, UNAVAILABLE, begin_again
 from backend.store.kept_episodes import KeptEpisodes
 from tinkergym.errors import (
     InternalServiceError,
@@ -51,12 +48,8 @@ T = TypeVar("T")
 _BLOBS_SECONDS, _MOST_BLOBS_SECONDS = 0.2, 5.0
 """After which a waiting job tries unavailable blobs again: at first, and at most."""
 _OUT_OF_MEMORY = "out_of_memory"
-_LESS_MEMORY = (
-    "continue with shorter completions or fewer episodes at once in a job with "
-    "`initial_policy=JOB_ID`; docs/operating/troubleshooting.md says how the operator gives a model more room"
-)
-# torch has a type for it on a GPU only; on a CPU its allocator's text ends with the system's error.
-_ALLOCATOR_SAYS = ("can't allocate memory", "not enough memory", "out of memory")
+# torch has a type for this on GPUs only; on CPUs its allocator raises a RuntimeError with one of these texts.
+_ALLOCATOR_SAYS = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory")
 
 
 class JobLoop(ABC, Generic[SpecT_co]):
@@ -106,7 +99,7 @@ class JobLoop(ABC, Generic[SpecT_co]):
                 self._end(JobState.FAILED, error)
         except Exception as error:
             _log.exception("%s failed", context.job_id)
-            self._end(JobState.FAILED, _unexpected(error))
+            self._end(JobState.FAILED, _unexpected(error, context.job_id))
         finally:
             self._quietly(self._clean_up)
             for policy in context.policies.values():
@@ -285,18 +278,24 @@ class JobLoop(ABC, Generic[SpecT_co]):
             _log.exception("%s: unclean end", self._context.job_id)
 
 
-def _unexpected(error: Exception) -> InternalServiceError:
+def _unexpected(error: Exception, job_id: str) -> InternalServiceError:
     where = traceback.extract_tb(error.__traceback__)[-1]
     at = f"{error!r} at {where.name}:{where.lineno}"
     if _is_out_of_memory(error):
-        ran_out = f"the model's worker ran out of memory: {at}"
-        return InternalServiceError(ran_out, hint=_LESS_MEMORY, code=_OUT_OF_MEMORY)
+        return InternalServiceError(
+            f"the model's worker ran out of memory: {at}",
+            hint=f"if it has a checkpoint, start a job with initial_policy={job_id!r}, shorter texts or fewer "
+            "episodes at once; docs/operating/troubleshooting.md says how the operator gives a model more",
+            code=_OUT_OF_MEMORY,
+        )
     return InternalServiceError(
         f"unexpected error in the job loop: {at}", hint=f"{SERVICE_LOG} has the traceback"
     )
 
 
 def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
     said = str(error).lower()
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(words in said for words in _ALLOCATOR_SAYS)

@@ -67,11 +67,18 @@ class VerifiersTasks(TaskSource):
     @property
     def fingerprint(self) -> str:
         """Digest of the rows."""
-        return str(self._ask("fingerprint")["fingerprint"])
+        answer = self._ask("fingerprint")
+        with _readable(self._environment):
+            return str(answer["fingerprint"])
 
     def __len__(self) -> int:
         if not self._count:
-            self._count = int(self._ask("rows")["count"])
+            answer = self._ask("rows")
+            with _readable(self._environment):
+                count = int(answer["count"])
+                if count < 0:
+                    raise ValueError(f"{count} rows")
+            self._count = count
         return self._count
 
     def read(self, index: int) -> Task:
@@ -218,9 +225,13 @@ class VerifiersEnv(gym.Env[list[Message], str]):
 
     def _news(self, asked: Answer) -> list[Message]:
         """Return the new messages in the environment's request."""
-        with _readable(self._environment):
-            self._has_tools = bool(asked["tools"])
-            conversation = _messages(asked["messages"])
+        try:
+            with _readable(self._environment):
+                self._has_tools = bool(asked["tools"])
+                conversation = _messages(asked["messages"])
+        except EnvironmentInfrastructureError:
+            self.end_episode()
+            raise
         count = len(self._seen)
         if [_gist(one) for one in conversation[:count]] != [_gist(one) for one in self._seen]:
             self.end_episode()
@@ -238,7 +249,7 @@ def _readable(environment: str) -> Iterator[None]:
     """Reject an answer that lacks a part, or has one of another type."""
     try:
         yield
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise EnvironmentInfrastructureError(
             f"{environment} sent an answer that cannot be read: {quoted(error)}",
             hint="its messages, tools and metrics must be as verifiers defines them",
@@ -287,7 +298,7 @@ def _refuse(environment: str, about: Answer, split: str) -> None:
         )
     if about["refused"]:
         raise InvalidEnvironmentError(
-            f"{environment} cannot be bridged: {about['refused']}",
+            f"{environment} cannot be bridged: {quoted(about['refused'])}",
             hint="each episode needs a single policy and its own reward; choose another environment",
             field="environment",
         )

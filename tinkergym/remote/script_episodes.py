@@ -89,7 +89,8 @@ class ScriptEpisodes:
                     if next(waits, None) is None:
                         raise
         finally:
-            # Not before: during a long outage the episode would be given to another script.
+            # Not earlier: while the service is unreachable, the lease must be renewed, or another script gets
+            # the episode.
             with self._lock:
                 self._held = ""
 

@@ -23,6 +23,9 @@ def test_denies_leased_episodes_structure_and_left_out_tokens():
     assert (plan.decoding.structured, plan.decoding.is_cut) == (None, False)
 
 
+UUID = "^[0-9a-f]{8}(-[0-9a-f]{4})?-[0-9a-f]{12}$"
+
+
 def nested(levels):
     return {} if not levels else {"items": nested(levels - 1)}
 
@@ -39,7 +42,7 @@ def properties(count, **more):
         {"anyOf": [properties(300), properties(201)]},
         properties(65, minProperties=32),
         {"prefixItems": [{"type": "string", "maxLength": i} for i in range(17)]},
-        {"prefixItems": [{"pattern": f"[a-z]{{1,{i}}}"} for i in range(33)]},
+        {"prefixItems": [{"pattern": "[a-z]+" + str(i)} for i in range(33)]},
         {"patternProperties": {"a?" * 33: {}}},
     ],
 )
@@ -51,7 +54,18 @@ def test_limits_what_compiling_a_schema_costs(schema):
 
 @pytest.mark.parametrize(
     "schema",
-    [{}, nested(60), properties(500), {"prefixItems": [{"type": "string", "maxLength": 80}] * 200}],
+    [
+        {},
+        nested(60),
+        properties(500),
+        {"prefixItems": [{"type": "string", "maxLength": 80}] * 200},
+        {
+            "items": {"pattern": "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{12}$"},
+            "prefixItems": [{"pattern": UUID}] * 20,
+        },
+        {"properties": {"properties": properties(65), "pattern": {"maxLength": {}}}, "minProperties": 1},
+        {"enum": [{"pattern": "a?" * 33}], "const": properties(501)},
+    ],
 )
 def test_accepts_large_schemas(schema):
     assert json.loads(JsonSchema(json_schema=schema).model_dump_json()) == {
@@ -60,7 +74,9 @@ def test_accepts_large_schemas(schema):
     }
 
 
-@pytest.mark.parametrize("part", ["[a-z]?", "(a|)", "(?:|a)", "(a|b){2}", "[]a?]", "(?<x>|a)"])
+@pytest.mark.parametrize(
+    "part", ["[a-z]?", "(a|)", "(?:|a)", "(a|b){2}", "[]a?]", "(?<x>|a)", "($|a)", "(a|^)"]
+)
 def test_limits_quantifiers_of_a_pattern(part):
     Regex(pattern=part * 16)
     with pytest.raises(InvalidRequestError) as caught:
@@ -71,3 +87,20 @@ def test_limits_quantifiers_of_a_pattern(part):
 def test_counts_no_escaped_characters_as_quantifiers():
     Regex(pattern=r"\?[*+?{\]]" * 200 + "(?:a|b)" * 200)
     Regex(pattern="[" * 4095 + "\\")
+    Regex(pattern="[0-9a-f]{4}-" * 60 + "(?:[a-z]+ ){0,50}" + ".*?a" * 30)
+
+
+def test_counts_what_a_repeated_group_repeats():
+    Regex(pattern="(?:[a-z]*){20}")
+    for group in ("(?:[a-z]*){40}", "((?:[a-z]?)){1,40}", "(?:[a-z]*){40,}"):
+        with pytest.raises(InvalidRequestError):
+            Regex(pattern=group)
+
+
+def test_refuses_a_long_schema_without_writing_its_parts():
+    long = "x" * 70_000
+    for _ in range(60):
+        long = {"minLength": long}
+    with pytest.raises(InvalidRequestError) as caught:
+        JsonSchema(json_schema={"items": long})
+    assert caught.value.code == "too_long"
