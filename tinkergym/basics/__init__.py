@@ -1,1 +1,1 @@
-"""Small parts that every folder may need: a dict that forgets, waits, optional packages, late names, JSON."""
+"""Small parts that every folder may need: a dict that forgets, waits between tries, names imported late."""
