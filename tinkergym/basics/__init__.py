@@ -1,1 +1,1 @@
-"""Small parts that every folder may need: a dict that forgets, waits between tries, names imported late."""
+"""Small parts that every folder may need: a dict that forgets, optional packages, names imported late."""

@@ -1,1 +1,1 @@
-"""Asking others over a network: models behind a URL."""
+"""Asking others over a network: models behind a URL, and how long to wait before another try."""

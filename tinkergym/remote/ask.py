@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from pydantic import ValidationError
 
-from tinkergym.basics.backoff import Backoff
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError, from_wire
+from tinkergym.network.backoff import Backoff
 from tinkergym.remote.transport import Connection
 from tinkergym.schema.sampling import Completion, SampleBatch, SampleFailure, SampleRequest, read_answer
 

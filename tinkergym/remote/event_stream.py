@@ -6,8 +6,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
-from tinkergym.basics.backoff import Backoff
 from tinkergym.errors import ServiceUnavailableError
+from tinkergym.network.backoff import Backoff
 from tinkergym.remote.transport import Connection, lines_of_chunks
 from tinkergym.schema.events import Event, StateEvent
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tinkergym.agent.sampler import Deliver, deliver_parts
-from tinkergym.basics.backoff import Backoff
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError, TooManyRequestsError
+from tinkergym.network.backoff import Backoff
 from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.remote.transport import Connection, lines_of_chunks
 from tinkergym.schema.events import ErrorView

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from tinkergym.basics.backoff import Backoff
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError
+from tinkergym.network.backoff import Backoff
 from tinkergym.remote.process_end import before_the_end
 from tinkergym.remote.rollout_thread import worker_id
 from tinkergym.remote.rollout_transport import HttpRolloutTransport

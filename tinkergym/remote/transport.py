@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from tinkergym.basics.backoff import Backoff
 from tinkergym.errors import (
     AuthenticationError,
     ConflictError,
@@ -34,6 +33,7 @@ from tinkergym.errors import (
     TooManyRequestsError,
     from_wire,
 )
+from tinkergym.network.backoff import Backoff
 from tinkergym.schema.versions import VERSION_HEADER, __version__
 
 _TLS_SECONDS = 2.0

@@ -11,9 +11,9 @@ from functools import partial
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from tinkergym.basics.backoff import CrashPauses
 from tinkergym.registration.packs import installed_ns
 from tinkergym.rollout.call_register import CallRegister
+from tinkergym.rollout.crash_pauses import CrashPauses
 from tinkergym.rollout.environment_host import AnyEnv, BaseHost, Host, TakeReports
 from tinkergym.rollout.executors import Executor, MakeEnv
 from tinkergym.rollout.game_table import seated

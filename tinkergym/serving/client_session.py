@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tinkergym.basics.backoff import Backoff
 from tinkergym.errors import (
     EnvironmentBusyError,
     EnvironmentGoneError,
@@ -23,6 +22,7 @@ from tinkergym.errors import (
     ServiceUnreachableError,
     TinkerGymError,
 )
+from tinkergym.network.backoff import Backoff
 from tinkergym.schema.environment_url import EnvironmentUrl
 from tinkergym.serving.connection import ConnectionLostError, EnvConnection
 from tinkergym.serving.named_blobs import SEEN, contents
