@@ -15,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from backend.errors import ConfigError
 from backend.external.urls import normal_origins
-from backend.planning.wishes import Settings
+from backend.planning.strict_settings import Settings
 from backend.settings.gateway_limits import GatewayLimits
 from backend.settings.served_models import VLLM_MOST_IMAGES, ServedModels
 from backend.settings.service_places import ServicePlaces

@@ -12,6 +12,7 @@ from backend.dashboard.pages import dashboard_routes
 from backend.evaluations.service_evaluations import ServiceEvaluations
 from backend.gateway import (
     error_responses,
+    routes_account,
     routes_adapters,
     routes_data,
     routes_episodes,
@@ -139,6 +140,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         routes_service,
         routes_operation,
         routes_stored_episodes,
+        routes_account,
         routes_names,
         routes_sessions,
         routes_text,

@@ -1,4 +1,4 @@
-"""The service itself: its health, the models it offers, and what a tenant uses of it, with which keys."""
+"""The service itself: its health, and the models it offers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ from tinkergym.registration.packs import find_packs
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.queue import MOST_QUEUED, QueueView
-from tinkergym.schema.summaries import KeyList, UsageView
 from tinkergym.schema.views import (
     EngineHostView,
     EnvironmentView,
@@ -262,25 +261,3 @@ def _missing(parts: GatewayParts, failing: Collection[str]) -> list[str]:
         + [pool_part(model) for model in wanted if model not in alive]
         + sorted(late_engines(seen))
     )
-
-
-@router.get("/usage")
-def show_usage(request: Request, tenant: Tenant) -> UsageView:
-    """Return what the tenant's jobs have used, by model; for the local owner, those of all tenants."""
-    images, prices = tenant.images.all(), parts_of(request).config.prices
-    used = tenant.usage(of_all=tenant.is_local_owner)
-    return UsageView(
-        jobs=[
-            one.model_copy(update={"cost": prices.cost(one.used_seconds, one.used_tokens)}) for one in used
-        ],
-        images=len(images),
-        image_bytes=sum(one.bytes for one in images),
-        most_image_bytes=parts_of(request).config.limits.images_bytes,
-    )
-
-
-@router.get("/keys")
-def list_keys(request: Request, tenant: Tenant) -> KeyList:
-    """List the tenant's keys, without the keys themselves; for the local owner, those of all tenants."""
-    found = parts_of(request).store.keys.list(None if tenant.is_local_owner else tenant.tenant_id)
-    return KeyList(keys=found)

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from backend.errors import ConfigError
 from backend.planning.machines import Machine
-from backend.planning.wishes import Settings
+from backend.planning.strict_settings import Settings
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.parsing import parse
 

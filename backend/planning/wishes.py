@@ -8,9 +8,10 @@ from __future__ import annotations
 import sys
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from backend.compute.supported_models import Quantization
+from backend.planning.strict_settings import Settings
 from tinkergym.schema.refusals import Refusal
 
 DIVIDED_FROM = 100_000_000
@@ -18,12 +19,6 @@ DIVIDED_FROM = 100_000_000
 GPU_MEMORY = 0.4
 """Fraction of a GPU's memory that vLLM takes, unless the operator says otherwise."""
 _NEVER = sys.maxsize
-
-
-class Settings(BaseModel):
-    """The base class of the operator's settings: frozen, strict about unknown keys, finite numbers only."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class LearnerPlacement(Settings):

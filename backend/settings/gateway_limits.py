@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from backend.planning.wishes import Settings
+from backend.planning.strict_settings import Settings
 from tinkergym.images.stored_images import MOST_BYTES, MOST_PIXELS
 from tinkergym.schema.refusals import Refusal
 

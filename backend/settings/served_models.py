@@ -11,7 +11,8 @@ from typing import Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from backend.compute.supported_models import Quantization
-from backend.planning.wishes import GPU_MEMORY, ModelPlacement, OfferedModel, Settings
+from backend.planning.strict_settings import Settings
+from backend.planning.wishes import GPU_MEMORY, ModelPlacement, OfferedModel
 from tinkergym.errors import MissingExtraError
 from tinkergym.schema.refusals import Refusal
 

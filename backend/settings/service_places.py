@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from backend.planning.wishes import Settings
+from backend.planning.strict_settings import Settings
 from backend.store.blobs import Blobs
 from backend.store.folder_cache import FolderCache
 from backend.store.local_blobs import LocalBlobs

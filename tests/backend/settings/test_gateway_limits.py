@@ -1,6 +1,6 @@
 import pytest
 
-from backend.planning.wishes import Settings
+from backend.planning.strict_settings import Settings
 from backend.settings.gateway_limits import GatewayLimits
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.parsing import parse
