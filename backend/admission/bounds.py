@@ -8,7 +8,7 @@ from backend.admission.facts import Facts
 from backend.admission.model_wishes import impossible_on, no_place, own_machine
 from backend.admission.models_together import no_room_together
 from backend.admission.offered_models import require_offered
-from backend.catalog.adapter_files import names, no_such_layer
+from backend.compute.layer_names import names, no_such_layer
 from backend.planning.wishes import for_all_parameters
 from backend.settings.served_models import VLLM_LEAST_TEMPERATURE
 from tinkergym.errors import InvalidToolError

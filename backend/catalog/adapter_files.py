@@ -1,4 +1,4 @@
-"""PEFT adapters from anywhere, checked against their base model and written as checkpoints; their layers.
+"""PEFT adapters from anywhere, checked against their base model and written as checkpoints.
 
 Reads safetensors only, without torch, and in bounded memory.
 """
@@ -13,7 +13,6 @@ import re
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,8 @@ from backend.catalog.tensor_files import (
     tensors_of_file,
     weights_sample_sha256,
 )
-from tinkergym.errors import InvalidRequestError, UnknownModelError
+from backend.compute.layer_names import names
+from tinkergym.errors import UnknownModelError
 from tinkergym.schema.adapter_upload import CONFIG, adapter_settings, other_base, refused
 from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.user_code.quoting import quoted
@@ -249,26 +249,3 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 def _entry(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
-
-
-def names(pattern: str, path: str) -> bool:
-    """Whether a pattern, as users write it for an adapter, matches a layer.
-
-    By its last name, its path, or the end of its path from a dot on.
-    """
-    return (
-        fnmatchcase(path.rpartition(".")[2], pattern)
-        or fnmatchcase(path, pattern)
-        or fnmatchcase(path, f"*.{pattern}")
-    )
-
-
-def no_such_layer(pattern: str, paths: Iterable[str]) -> InvalidRequestError:
-    """Return the error for a pattern without a match, with the existing names."""
-    known = ", ".join(sorted({path.rpartition(".")[2] for path in paths}))
-    return InvalidRequestError(
-        f"{pattern!r} does not match a layer that an adapter can change; the model has {known}",
-        hint="write a name, or the end of a path with * for anything, such as layers.0.*; or leave it out "
-        "to adapt all",
-        field="adapter.target_modules",
-    )

@@ -1,4 +1,4 @@
-"""What of a model is supported, to learner and engines alike, as its type and its configuration say.
+"""What learner and engines support of a model, judged by its type and configuration.
 
 Images, how long its sequences may be, whether it keeps a state from token to token outside attention, and
 formats of fewer bits for its linear layers.
@@ -66,7 +66,7 @@ def _original_lengths(config: Mapping[str, Any]) -> Iterator[int]:
 
 
 _KINDS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"})
-"""transformers' names for layers with such a state."""
+"""transformers' names for layers that keep a state from token to token outside attention."""
 
 
 def keeps_a_state(model: Any) -> bool:

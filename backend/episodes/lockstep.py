@@ -124,7 +124,7 @@ class LockstepGate:
                 self._sample(batch)
             with self._changed:
                 if not self._closed:
-                    # A turn that became complete during the last batch has woken nobody.
+                    # A turn that became complete during the last batch has notified no thread.
                     self._changed.wait(0.0 if self._ready() else _LOOK_SECONDS)
 
     def _ready(self) -> bool:

@@ -57,7 +57,7 @@ class CollapseWatch:
             come_back: Returns the command that continues from a version.
         """
         self._seen = [*self._seen[-(self.guard.window - 1) :], figures_of(self.spec, played)]
-        # There `[-0:]` has kept everything.
+        # With a window of 1 the slice above is `[-0:]`, which keeps everything.
         if self.guard.window == 1:
             self._seen = self._seen[-1:]
         wrong = self._wrong(step) if len(self._seen) >= self.guard.window else {}

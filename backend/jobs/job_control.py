@@ -15,7 +15,10 @@ from tinkergym.schema.events import ErrorView, JobState
 
 
 class JobControl:
-    """Passes these requests from the heartbeat's thread to the job's. The first one counts."""
+    """Passes requests to stop, pause or give up the place from the heartbeat's thread to the job's.
+
+    The first one counts.
+    """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` makes a waiting job loop check."""

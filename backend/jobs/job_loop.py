@@ -284,7 +284,7 @@ def _unexpected(error: Exception, job_id: str) -> InternalServiceError:
     if _is_out_of_memory(error):
         return InternalServiceError(
             f"the model's worker ran out of memory: {at}",
-            hint=f"if it has a checkpoint, start a job with initial_policy={job_id!r}, shorter texts or fewer "
+            hint=f"if it has a checkpoint, start one with initial_policy={job_id!r}, shorter texts and fewer "
             "episodes at once; docs/operating/troubleshooting.md says how the operator gives a model more",
             code=_OUT_OF_MEMORY,
         )

@@ -15,7 +15,7 @@ from peft.utils.transformers_weight_conversion import convert_peft_config_for_tr
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from backend.catalog.adapter_files import names, no_such_layer
+from backend.compute.layer_names import names, no_such_layer
 from backend.compute.quantized_weights import is_quantized
 from backend.compute.supported_models import sees
 

@@ -77,7 +77,7 @@ class PoolPlace:
             sizes: The memory of each node's GPUs, in bytes.
         """
         ranks, engines, (pool,) = placed.of("rank"), placed.of("engine"), placed.of("pool")
-        # The first rank's are counted with the pool's, so that the last one tells what each takes.
+        # The last rank: the first one's CPUs are counted with the pool's.
         asked = ranks[-1].cpus if ranks else 0.0
 
         def place(part: Part, cpus: float) -> ProcessPlace:

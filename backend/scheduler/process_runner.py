@@ -1,4 +1,4 @@
-"""The interface for running our processes: Ray in the product and a script in tests."""
+"""The interface for running our processes, Ray in the product and a script in tests, and their memory."""
 
 from __future__ import annotations
 

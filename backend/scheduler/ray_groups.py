@@ -46,7 +46,7 @@ class PoolGroups:
             lifetime="detached",
             bundle_label_selector=[one_of([part.node_id]) for part in parts] if on_nodes else None,
         )
-        # After the group: a plan without one would be found by nobody, and never removed.
+        # After the group: a plan without one would never be found or removed.
         internal_kv._internal_kv_put(_plan_key(pool_id), placed.to_json().encode(), namespace=_PLANS)
 
     def adopt(self, pool_ids: Collection[str]) -> dict[str, Placed]:

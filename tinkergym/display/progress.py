@@ -1,6 +1,6 @@
 """Progress on a terminal: a job's as a live display or plain lines, and that of episodes as a bar.
 
-Reads events and prints. It neither calls the service nor makes decisions.
+A job's display reads events and prints. It neither calls the service nor makes decisions.
 """
 
 from __future__ import annotations

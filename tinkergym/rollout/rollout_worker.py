@@ -182,7 +182,7 @@ class RolloutWorker:
                 if finished:
                     self._changed.notify_all()
                 handed_in = not self._results and not self._submitting
-                # Without the submitter, nobody would hand in the rest.
+                # Without the submitter, no thread would hand in the rest.
                 if self._final and (handed_in or not submitter.is_alive()):
                     return
 

@@ -1,7 +1,7 @@
 """A refusal is data, from the check that finds a wrong setting to the person who reads about it.
 
 Nothing parses its text: `field`, `reason`, `hint` and `code` stay apart all the way. Pydantic's validation
-errors become one error of ours: which setting, why, and the nearest valid name. The model is an argument.
+errors become one error of ours: which setting, why, and the nearest valid name.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _DATA = frozenset({"const", "enum", "examples", "default"})
 # As in ECMAScript, where `[]` is a whole class. One without its end reaches to the pattern's end.
 _ESCAPE_OR_CLASS = re.compile(r"\\.|\[(?:\\.|[^\]\\])*(?:\]|\\?\Z)", re.DOTALL)
 _GROUP = re.compile(r"\(\?(?::|P?<\w+>)")
-# xgrammar ignores anchors within a pattern, so `($|a)` is `a?` to it. Counts of one character cost little,
+# As xgrammar ignores anchors within a pattern, `($|a)` is `a?` to it. Counts of one character cost little,
 # and the `?` after a quantifier changes nothing.
 _FREE = re.compile(r"[\^$]|(?<=[^()|])\{\d+(?:,\d*)?\}\??|(?<=[*+?}])\?")
 _REPETITION = re.compile(r"(?<!\()[*+?{]|(?<=[(|])[|)]|^\||\|$")

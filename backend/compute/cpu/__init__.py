@@ -1,4 +1,4 @@
-"""What runs faster on CPUs than as torch and transformers have it, and the one switch for all of it.
+"""CPU kernels that are faster than those of torch and transformers, and one switch for all of them.
 
 With `TINKERGYM_CPU_KERNELS=off` in the service's environment, learners and engines run torch's products,
 transformers' modules and uncompiled functions: to measure what the kernels are worth on a processor, or to

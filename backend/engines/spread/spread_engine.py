@@ -273,8 +273,8 @@ class SpreadEngine:
         # Not in the coroutine: one that is cancelled before it starts runs none of its code.
         batch.sending.add_done_callback(lambda sent: self._settle(replica, batch, sent))
         with self._changed:
-            # A loss between the choice and this call found nothing to cancel; without an end of the call,
-            # nobody would ask its requests elsewhere.
+            # If the replica was lost between its choice and this call, nothing was cancelled then: without
+            # the cancel below its requests would never be sent elsewhere.
             is_here = self._is_here(replica)
         if not is_here:
             batch.sending.cancel()

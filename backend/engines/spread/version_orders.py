@@ -86,8 +86,8 @@ class VersionOrders:
                 return order
             if is_here and order is None and held is not None:
                 return RetireOrder(policy=policy)
-            # In the same hold of the lock as the look at the orders: an order that is set later finds nobody
-            # at work on it, and starts again.
+            # Under the same lock as the check of the orders: an order set later sees that no task is running,
+            # and starts one.
             replica.bringing.discard(policy)
             if not replica.bringing:
                 replica.is_behind = False

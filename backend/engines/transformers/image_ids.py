@@ -116,7 +116,7 @@ class ShownImages:
             features = self._features(segment.policy, [self._hashes[number] for number in numbers.tolist()])
             # The embedding is the policy's own, too, if it is trained whole.
             self._bind(segment.policy)
-            # An image's tokens have any word's row first, which its features replace.
+            # Tokens of images get the row of some word first; their features replace it.
             part = self._model.get_input_embeddings()(
                 torch.from_numpy(np.where(own < IMAGE_IDS, own, 0)).to(self._device)
             )

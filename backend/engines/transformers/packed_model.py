@@ -231,8 +231,8 @@ class PackedModel:
         except Exception as error:
             raise _unsupported(directory, f"a packed run failed: {type(error).__name__}: {error}") from error
         # The layers last saw the second halves.
-        # One row per sample: a layer behind `logits_to_keep`. Neither that nor every token: it does not
-        # see the packed row (an expert), so several adapters cannot be told apart in it.
+        # A layer that saw one row per sample comes after `logits_to_keep`. One that saw neither these nor all
+        # tokens (an expert) cannot tell several adapters apart.
         for site in self.policies.sites.values():
             site.per_row = site.seen_tokens == len(samples)
             site.mixable = site.per_row or site.seen_tokens == sum(len(s) - len(s) // 2 for s in samples)

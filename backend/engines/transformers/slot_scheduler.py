@@ -157,7 +157,7 @@ class SlotScheduler:
             return
         held = Held(self._active)
         while self._waiting:
-            # Only looked at: without a slot it keeps its place in the queue.
+            # Not taken yet: without a free slot the request keeps its place in the queue.
             state = self._waiting.first(held)
             slot = self._slot_for(state)
             if slot is not None:

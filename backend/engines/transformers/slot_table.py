@@ -94,7 +94,8 @@ class SlotTable:
         first_slots = max(1, min(limits.first_slots, limits.slots, self._token_limit // first_length))
         self.cache = SlotCache(slots=first_slots, length=first_length, device=device, dtype=dtype)
         self.slots = [Slot(index) for index in range(first_slots)]
-        # Both lead to slots that have what they are named for: `_forget` takes the names with the contents.
+        # Each entry points to the slot with that session's or prompt's tokens; `_forget` removes entries and
+        # tokens together.
         self._sessions: dict[tuple[str, SeatRef], Slot] = {}
         self._prompts: dict[PromptKey, Slot] = {}
         self._clock = 0
@@ -115,7 +116,7 @@ class SlotTable:
         seat = SeatRef.parse(session_id)
         session = (policy.name, seat) if seat.lease else None
         slot = self._session_slot(session, policy)
-        # The very list: no other request has had the slot since.
+        # The same list object: no other request has used the slot since.
         if parked is not None and not parked.busy and parked.tokens is tokens and parked.policy is policy:
             slot = parked
         if slot is not None:

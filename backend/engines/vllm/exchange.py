@@ -88,7 +88,7 @@ class Exchange:
                         entry.result.set_result({"gone": True})
             self._abort(over)
             if self._process.exists:
-                # Not yet taken back, as requests may still compute with it: `dropped` or `ended` does that.
+                # `dropped` or `ended` takes it back: requests may still compute with it.
                 self._published.doom(policy)
                 self._process.send({"do": "drop", "id": 0, "policy": policy.key})
             else:

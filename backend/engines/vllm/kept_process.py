@@ -203,7 +203,7 @@ class KeptProcess:
         while self.error is None:
             if not self._awake.is_set():
                 self._resting.set()
-                # Then asked again from the top: what woke it may be `close`.
+                # Then start over: `close` may have woken it.
                 self._awake.wait()
                 continue
             self._resting.clear()
@@ -253,7 +253,8 @@ class KeptProcess:
             # Without the lock: it waits for the processes.
             process.end()
             with self._lock:
-                # Before `ended`: a version removed earlier is freed by it, a later one by its remover.
+                # Before `ended`, which frees versions removed until now; later ones are freed by whoever
+                # removes them.
                 self._process = None
             self._conversation.ended()
         if not self._closing and self._naps == naps:

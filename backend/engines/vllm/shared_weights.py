@@ -115,7 +115,7 @@ def _places(
             parts.append((tensor.detach().contiguous().reshape(-1).view(torch.uint8), end))
             end += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
         places.append((name, dtype, shape, known.get(same, 0)))
-    # Without tensors there is one byte, because nothing cannot be mapped.
+    # At least one byte: an empty file cannot be mapped.
     return places, parts, max(end, 1)
 
 

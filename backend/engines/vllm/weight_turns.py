@@ -38,7 +38,7 @@ class Rooms:
         if self._alone or self._moving is not None or self._room is None:
             yield None
             return
-        # Nothing is awaited since the check, so nobody can begin to move to another room in between.
+        # Nothing is awaited since the check, so no one can begin to move to another room in between.
         self._inside += 1
         try:
             yield self._room

@@ -221,7 +221,7 @@ class Rank(Learner):
         return self._on_all_or_none(policy_id, lambda: load(policy_id, *args, **settings))
 
     def _on_all_or_none(self, policy_id: str, make: Callable[[], _Result]) -> _Result:
-        # If it was there before, that is why the call fails, and it stays.
+        # A policy that existed before is why the call fails; it stays.
         there = policy_id in self._policies
         try:
             return self._agreed(make)[0]

@@ -10,7 +10,7 @@ import torch
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
-from backend.catalog.adapter_files import SentAdapter, names, no_such_layer, write_adapter
+from backend.catalog.adapter_files import SentAdapter, write_adapter
 from backend.catalog.tensor_files import stored_tensors, weights_sample_sha256
 from backend.learner.checkpoints import Checkpoint
 from backend.policies.checkpoint_keeping import stored_weights
@@ -182,23 +182,3 @@ def test_refuses_hostile_adapter_in_one_sentence(write, tmp_path, name):
     assert len(refused.value.message) < 400
     assert "\n" not in refused.value.message
     assert not (tmp_path / "out" / "manifest.json").exists()
-
-
-PATH = "model.layers.0.self_attn.q_proj"
-
-
-@pytest.mark.parametrize(
-    "pattern", ["q_proj", "*_proj", PATH, "layers.0.*", "layers.*.q_proj", "self_attn.q_proj"]
-)
-def test_names_layer_by_its_name_its_path_or_its_end(pattern):
-    assert names(pattern, PATH)
-
-
-@pytest.mark.parametrize("pattern", ["proj", "attn.q_proj", "k_proj", "layers.1.*", "Q_PROJ"])
-def test_names_no_layer_by_other_patterns(pattern):
-    assert not names(pattern, PATH)
-
-
-def test_lists_layers_for_a_pattern_that_names_none():
-    error = no_such_layer("z_proj", ["a.q_proj", "b.q_proj", "b.k_proj"])
-    assert error.field == "adapter.target_modules"
