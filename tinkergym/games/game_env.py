@@ -28,8 +28,8 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
     """One game. Agents are the game's, or `player_0`, `player_1`, ...; an observation is `{"text": ...}`.
 
     An agent's text contains what is new since its last action: what it was told, and the game's `observe`. It
-    stays the same however often it is requested. With `on_illegal="retry:N"` an agent whose move was illegal
-    acts again.
+    stays the same however often it is requested. With it comes the game's `view`, as `info["view"]`. With
+    `on_illegal="retry:N"` an agent whose move was illegal acts again.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         }
         if game.system_prompt:
             self.metadata["system_prompt"] = game.system_prompt
+        self._has_views = type(game).view is not TextGame.view
         self._np_random: np.random.Generator | None = None
 
     def observation_space(self, agent: str) -> spaces.Dict:
@@ -106,11 +107,13 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
             self.game, 0 if self.game.simultaneous else self.game.first_player(), "first_player"
         )
         self.agent_selection = agents[self._player]
-        self._show()
 
     def observe(self, agent: str) -> dict[str, str]:
         """Return what is new for the agent since its last action."""
         player = self._players[agent]
+        # Not when it changes: opponents that play by rules look at neither text nor view.
+        if self._has_views and agent in self.infos and (view := self.game.view(player)) is not None:
+            self.infos[agent]["view"] = view
         news = self.game._news[player]
         if player == self._only_news:
             return {"text": "\n".join(news)}
@@ -132,8 +135,6 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         agent = self.agent_selection
         if self._is_out(agent):
             self._was_dead_step(action)
-            if self.agents and not self._is_out(self.agent_selection):
-                self._show()
             return
         if not isinstance(action, str):
             raise InvalidRequestError(f"an action must be a str, not {type(action).__name__}", field="action")
@@ -145,15 +146,14 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         if news := game._news[player]:
             news.clear()
         self._only_news = -1
-        if self._policy.kind != "lose":
-            self.infos[agent] = {"metrics": {"illegal_moves": 0.0}}
+        # A new one each time: its user may have kept that of the turn before.
+        self.infos[agent] = {} if self._policy.kind == "lose" else {"metrics": {"illegal_moves": 0.0}}
         try:
             move = game.read(player, action)
             outcome = None if game.simultaneous else game.play(player, move)
         except IllegalMoveError as error:
             move, outcome = self._illegal(player, error.message)
             if self._only_news == player:
-                self._show()
                 return
         self._tries = 0
         if game.simultaneous:
@@ -162,7 +162,6 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
             self._pay(game._gifts)
             game._gifts = None
         self._settle(player, outcome)
-        self._show()
 
     def legal_actions(self, agent: str) -> list[str] | None:
         """Return the agent's legal actions; None if the game cannot list them."""
@@ -203,18 +202,6 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
 
     def close(self) -> None:
         """Close the environment; there is nothing to release."""
-
-    def _show(self) -> None:
-        """Let people see the game as those know it who observe it next, if it says how."""
-        if type(self.game).view is TextGame.view:
-            return
-        # In parallel play, all observe a round that has ended.
-        all_see = self.game.simultaneous and not self._moves
-        observers = [agent for agent in self.agents if all_see or self._is_out(agent)]
-        for agent in observers or [self.agent_selection]:
-            view = self.game.view(self._players[agent])
-            if view is not None:
-                self.infos[agent] = {**self.infos[agent], "view": view}
 
     def _is_out(self, agent: str) -> bool:
         return self.terminations[agent] or self.truncations[agent]

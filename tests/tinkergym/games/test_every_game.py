@@ -65,6 +65,16 @@ def test_shows_each_observer_the_game_as_it_is(name):
         env.step(None if terminated or truncated else "none of the moves")
 
 
+def test_leaves_info_of_earlier_turns_as_it_was():
+    env = make_game("board/TicTacToe-v0")
+    env.reset(seed=3)
+    infos = []
+    for move in ("a1", "b2", "c3"):
+        infos.append(env.last()[-1])
+        env.step(move)
+    assert [info["view"]["last"] for info in infos] == [None, (0, 0), (1, 1)]
+
+
 @pytest.mark.parametrize("name", GAMES)
 def test_shows_who_plays_against_an_opponent_the_end(name):
     env = make(environment_of(name), on_illegal="random").unwrapped
