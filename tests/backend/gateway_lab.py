@@ -119,7 +119,7 @@ class PoolEndpoint:
     samples: bool | None = True
     """Whether it says that it was; None as former workers, which say nothing."""
     no_episodes: threading.Event = field(default_factory=threading.Event)
-    """While it is set, no waiting lease is answered."""
+    """While it is set, no waiting request is answered."""
 
     def wait_until_asked(self, times: int) -> None:
         with self.changed:
@@ -128,6 +128,16 @@ class PoolEndpoint:
     def wait_until_waiting(self, leases: int) -> None:
         with self.changed:
             assert self.changed.wait_for(lambda: self.waiting >= leases, timeout=120)
+
+    async def _wait(self, seconds):
+        with self.changed:
+            self.waiting += 1
+            self.most_waiting = max(self.most_waiting, self.waiting)
+            self.changed.notify_all()
+        await asyncio.sleep(seconds)
+        while self.no_episodes.is_set():
+            await asyncio.sleep(0.01)
+        self.waiting -= 1
 
     def app(self):
         async def sample(request: Request):
@@ -152,21 +162,11 @@ class PoolEndpoint:
             if body is None:
                 return self._refused()
             if body["wait_seconds"] and not body["renew"]:
-                with self.changed:
-                    self.waiting += 1
-                    self.most_waiting = max(self.most_waiting, self.waiting)
-                    self.changed.notify_all()
-                await asyncio.sleep(body["wait_seconds"])
-                while self.no_episodes.is_set():
-                    await asyncio.sleep(0.01)
-                self.waiting -= 1
+                await self._wait(body["wait_seconds"])
             return JSONResponse({"episodes": [], "lost": body["renew"], "job_state": "running"})
 
         async def call_done(request: Request):
-            self.waiting += 1
-            self.most_waiting = max(self.most_waiting, self.waiting)
-            await asyncio.sleep(float(request.query_params["seconds"]))
-            self.waiting -= 1
+            await self._wait(float(request.query_params["seconds"]))
             return Response(status_code=204)
 
         async def vanished(request: Request):

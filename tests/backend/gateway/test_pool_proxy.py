@@ -100,7 +100,11 @@ def test_leaves_room_at_pool_beside_waiting_leases_of_one_job(client, running_jo
         async with httpx.AsyncClient(
             base_url=client.base_url, headers=client.headers, timeout=30, verify=False
         ) as asking:
-            return await asyncio.gather(*(lease(asking, number) for number in range(45)))
+            pool.no_episodes.set()
+            waiting = [asyncio.create_task(lease(asking, number)) for number in range(45)]
+            await asyncio.to_thread(pool.wait_until_waiting, 2)
+            pool.no_episodes.clear()
+            return await asyncio.gather(*waiting)
 
     assert {answer.status_code for answer in asyncio.run(lease_all())} == {200}
     assert 1 < pool.most_waiting <= 32

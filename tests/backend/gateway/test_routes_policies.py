@@ -120,7 +120,12 @@ def test_leaves_room_at_pool_beside_waiting_calls_of_one_policy(gateway, client,
         async with httpx.AsyncClient(
             base_url=client.base_url, headers=client.headers, timeout=30, verify=False
         ) as asking:
-            wanted = (asking.get(f"{calls}/1", params={"wait_seconds": 0.3}) for _ in range(45))
+            pool.no_episodes.set()
+            wanted = [
+                asyncio.create_task(asking.get(f"{calls}/1", params={"wait_seconds": 0.3})) for _ in range(45)
+            ]
+            await asyncio.to_thread(pool.wait_until_waiting, 2)
+            pool.no_episodes.clear()
             return await asyncio.gather(*wanted)
 
     answers = asyncio.run(ask_all())
