@@ -173,7 +173,7 @@ class TextGame:
         """Return what people who watch the player see, as `info["view"]`; None for the text alone.
 
         One of the kinds in `tinkergym.trajectory.turn_views`: `{"kind": "board", "rows": ["X.O", ...]}`. It
-        should contain what the player knows. Must not change anything.
+        should contain what the player knows. Called whenever the player observes; must not change anything.
         """
         del player
         return None
