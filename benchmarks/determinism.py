@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import psutil
 
@@ -72,13 +72,23 @@ def kill(running: Service, part: str) -> None:
 
 def kill_if_there(running: Service, part: str) -> bool:
     """Kill like `kill`; return whether there was one."""
-    victims = []
+    victims = processes_by_kind(running, PARTS).get(part, [])
+    for process in victims:
+        os.kill(process.pid, signal.SIGKILL)
+    return bool(victims)
+
+
+def processes_by_kind(
+    running: Service, kinds: Mapping[str, Callable[[list[str]], bool]]
+) -> dict[str, list[psutil.Process]]:
+    """Return the service's processes of each kind that has some, told by their command lines."""
+    found: dict[str, list[psutil.Process]] = {}
     for process in psutil.Process(running.process.pid).children(recursive=True):
         try:
-            if PARTS[part](process.cmdline()):
-                victims.append(process.pid)
+            words = process.cmdline()
         except psutil.Error:
             continue
-    for pid in victims:
-        os.kill(pid, signal.SIGKILL)
-    return bool(victims)
+        for kind, matches in kinds.items():
+            if matches(words):
+                found.setdefault(kind, []).append(process)
+    return found

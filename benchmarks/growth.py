@@ -10,6 +10,7 @@ import psutil
 
 import tinkergym as tg
 from benchmarks.common import Figure, Service, service, write_result
+from benchmarks.determinism import processes_by_kind
 from benchmarks.mixed_kills import VICTIMS, round_of
 
 SECONDS = float(os.environ.get("TINKERGYM_BENCHMARK_GROWTH_SECONDS", "1200"))
@@ -43,16 +44,15 @@ def measure() -> list[Figure]:
 
 
 def _megabytes(running: Service) -> dict[str, float]:
-    """Return the resident memory of the largest process of each kind, and of all together.
+    """Return the resident memory of the largest process of each kind, and of all these together.
 
     Not the sum of a kind: how many workers play is not growth.
     """
     found = {"all": 0.0}
-    whole = psutil.Process(running.process.pid)
-    for process in [whole, *whole.children(recursive=True)]:
-        with suppress(psutil.Error):
-            words, used = process.cmdline(), process.memory_info().rss / 1e6
-            found["all"] += used
-            for kind in (kind for kind, matches in VICTIMS.items() if matches(words)):
+    for kind, processes in processes_by_kind(running, VICTIMS).items():
+        for process in processes:
+            with suppress(psutil.Error):
+                used = process.memory_info().rss / 1e6
+                found["all"] += used
                 found[kind] = max(found.get(kind, 0.0), used)
     return found

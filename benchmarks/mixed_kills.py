@@ -25,7 +25,7 @@ import psutil
 
 import tinkergym as tg
 from benchmarks.common import Figure, Service, service, write_result
-from benchmarks.determinism import PARTS
+from benchmarks.determinism import PARTS, processes_by_kind
 from tinkergym.certificates import verify
 from tinkergym.schema.events import JobState
 from tinkergym.schema.ids import PolicyRef
@@ -88,20 +88,12 @@ def strike(
     time.sleep(drawn.uniform(*GAP_SECONDS))
     if kills.total() >= KILLS if ended is None else ended():
         return
-    found: dict[str, list[int]] = {}
-    for process in psutil.Process(running.process.pid).children(recursive=True):
-        try:
-            words = process.cmdline()
-        except psutil.Error:
-            continue
-        for kind, matches in VICTIMS.items():
-            if matches(words):
-                found.setdefault(kind, []).append(process.pid)
+    found = processes_by_kind(running, VICTIMS)
     turn = drawn_kind(found, VICTIMS, drawn, kills)
     if turn is None:
         return
     try:
-        os.kill(drawn.choice(sorted(found[turn])), signal.SIGKILL)
+        os.kill(drawn.choice(sorted(process.pid for process in found[turn])), signal.SIGKILL)
     except ProcessLookupError:
         return
     kills[turn] += 1

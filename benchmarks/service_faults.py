@@ -23,7 +23,7 @@ import psutil
 
 import tinkergym as tg
 from benchmarks.common import Figure, Service, service, write_result
-from benchmarks.determinism import PARTS, kill
+from benchmarks.determinism import PARTS, kill, processes_by_kind
 from benchmarks.mixed_kills import VICTIMS, faults_of_events, hashes_of_versions
 from tinkergym.schema.events import Event, JobState
 
@@ -240,11 +240,10 @@ def _stopped(part: str) -> Callable[[Service], Run]:
     def fault(running: Service) -> Run:
         def stop(job: tg.Job) -> str:
             stopped = []
-            for process in psutil.Process(running.process.pid).children(recursive=True):
+            for process in processes_by_kind(running, VICTIMS).get(part, []):
                 with contextlib.suppress(psutil.Error):
-                    if VICTIMS[part](process.cmdline()):
-                        process.suspend()
-                        stopped.append(process)
+                    process.suspend()
+                    stopped.append(process)
             assert stopped, f"no {part}"
             time.sleep(_STOP_SECONDS)
             for process in stopped:
