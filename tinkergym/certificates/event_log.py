@@ -87,6 +87,10 @@ class EventLog:
             case _:
                 pass
 
+    def attempt_of(self, event: Event) -> int:
+        """Return the attempt that wrote this event: that of the newest state before it."""
+        return next((body.attempt for one, body in reversed(self.states) if one.seq < event.seq), 0)
+
     def name(self, fault: str) -> None:
         """Say what is wrong with the newest event."""
         if len(self.problems) < _MOST_NAMED:

@@ -146,7 +146,10 @@ def _step_fault(facts: RunFacts, step: StepFacts, event: StepEvent) -> str:
 
 
 def _agreement(facts: RunFacts, one: AgreementFacts, log: EventLog) -> Iterator[str]:
-    """Compare with the step that compared learner and engine."""
+    """Compare with the step that compared learner and engine.
+
+    Only in the same attempt: one that resumes compares its version anew, by other tokens.
+    """
     spec = facts.job.spec
     if spec.by_calls:
         return
@@ -157,9 +160,9 @@ def _agreement(facts: RunFacts, one: AgreementFacts, log: EventLog) -> Iterator[
     else:
         where = one.version
     known = set[tuple[float, float]]()
-    for _, event in log.steps.get(where, []):
-        means, largest = (metric_by_policy(event.metrics, f"parity_{name}") for name in ("mean", "max"))
-        if one.agent in means:
+    for event, body in log.steps.get(where, []):
+        means, largest = (metric_by_policy(body.metrics, f"parity_{name}") for name in ("mean", "max"))
+        if one.agent in means and log.attempt_of(event) == one.attempt:
             known.add((means[one.agent], largest[one.agent]))
     if known and (one.mean, one.largest) not in known:
         yield f"step {where} compared engine and learner with another result than the facts"

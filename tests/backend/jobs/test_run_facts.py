@@ -68,13 +68,14 @@ def test_records_each_step_episode_and_version_of_resumed_job_once(lab):
     assert [one.attempt for one in facts(lab, job_id, "attempt")] == [1, 2]
 
 
-def judged(lab, job_id):
-    """Return what contradicts itself in a job's facts and log, and the verdicts of its certificate."""
+def recorded(lab, job_id):
+    """Return a job's log and its facts."""
     log = EventLog(job_id)
     for event in lab.tenant.events_after(job_id, 0, 10_000):
         log.add(event.model_dump_json().encode(), None)
+    job = lab.tenant.get_job(job_id)
     found = RunFacts(
-        job=lab.tenant.get_job(job_id),
+        job=job,
         service_version="1.0",
         made_at=0.0,
         attempts=facts(lab, job_id, "attempt"),
@@ -84,7 +85,14 @@ def judged(lab, job_id):
         steps=facts(lab, job_id, "step"),
         checkpoints=lab.tenant.checkpoint_facts(job_id),
         events=EventsFacts(count=log.count, head_sha256=log.head_sha256),
+        data=job.spec.data_hashes,
     )
+    return log, found
+
+
+def judged(lab, job_id):
+    """Return what contradicts itself in a job's facts and log, and the verdicts of its certificate."""
+    log, found = recorded(lab, job_id)
     problems = [*log.problems, *fact_problems(found), *log_problems(found, log)]
     return problems, {check.name: check.verdict for check in checks_of(found)}
 
@@ -102,6 +110,57 @@ def test_certifies_a_job_that_was_killed(lab, steps):
     assert lab.state(job_id) is JobState.COMPLETED
     problems, verdicts = judged(lab, job_id)
     assert (problems, set(verdicts.values())) == ([], {"holds"})
+
+
+ROWS = [{"prompt": f"{a} and {b}?", "completion": f"{a + b}, I think"} for a in range(4) for b in range(4)]
+PAIRS = [{"prompt": f"{a}?", "chosen": f"it is {a}", "rejected": f"no, {a + 1}"} for a in range(8)]
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("sft", ROWS), ("preference", PAIRS)])
+def test_certifies_a_job_on_a_dataset_that_was_killed(lab, written, kind, rows):
+    job_id = written.start(kind, rows, steps=20, batch_size=3, checkpoint_every=2)
+    lab.until(job_id, lambda: lab.service.job(job_id).step >= 3)
+    lab.take_over(job_id)
+    lab.until(job_id, lambda: lab.state(job_id).final)
+    problems, verdicts = judged(lab, job_id)
+    assert (problems, set(verdicts.values())) == ([], {"holds"})
+    # The second attempt compares the version that it begins with again, and by other prompts than its step.
+    begins_with = min(one.version for one in facts(lab, job_id, "agreement") if one.attempt == 2)
+    found = contradicted(lab, job_id)
+    assert ((begins_with, 1) in found, (begins_with, 2) in found) == (True, False)
+
+
+def test_certifies_a_job_that_was_paused(lab):
+    job_id = lab.start(steps=3)
+    lab.play_step(job_id)
+    lab.until(job_id, lambda: len(lab.events(job_id, "step")) == 1)
+    lab.tenant.request_pause(job_id)
+    lab.until_state(job_id, JobState.PAUSED)
+    lab.tenant.request_resume(job_id)
+    lab.until(job_id, lambda: lab.start_job(job_id) or lab.service.held_jobs())
+    lab.play_on(job_id)
+    problems, verdicts = judged(lab, job_id)
+    assert (problems, set(verdicts.values())) == ([], {"holds"})
+    assert contradicted(lab, job_id) == {(0, 1), (1, 2), (2, 2)}
+
+
+def contradicted(lab, job_id):
+    """Return the versions and attempts whose comparison the log contradicts as soon as it is another."""
+    log, found = recorded(lab, job_id)
+    versions = set()
+    for number, one in enumerate(found.agreements):
+        other = one.model_copy(update={"mean": one.mean + 1e-9, "largest": one.largest + 1e-9})
+        changed = [*found.agreements[:number], other, *found.agreements[number + 1 :]]
+        if list(log_problems(found.model_copy(update={"agreements": changed}), log)):
+            versions.add((one.version, one.attempt))
+    return versions
+
+
+def test_finds_a_comparison_that_its_step_did_otherwise(lab):
+    job_id = lab.start(steps=2)
+    lab.play_on(job_id)
+    # The last version plays no episodes, so no step compares it.
+    assert contradicted(lab, job_id) == {(0, 1), (1, 1)}
 
 
 def test_repeats_steps_that_teach_nothing_after_a_kill(lab):
