@@ -6,7 +6,6 @@ checkpoints before it is acknowledged.
 
 from __future__ import annotations
 
-import errno
 import logging
 import time
 import traceback
@@ -29,6 +28,7 @@ from backend.errors import (
 from backend.jobs.attempt_facts import attempt_fact
 from backend.jobs.job_context import JobContext, SpecT_co
 from backend.jobs.job_control import RANK_LOST, UNAVAILABLE, begin_again
+from backend.processes.memory import OUT_OF_MEMORY, ran_out_of_memory
 from backend.store.kept_episodes import KeptEpisodes
 from tinkergym.errors import (
     InternalServiceError,
@@ -47,9 +47,6 @@ T = TypeVar("T")
 
 _BLOBS_SECONDS, _MOST_BLOBS_SECONDS = 0.2, 5.0
 """After which a waiting job tries unavailable blobs again: at first, and at most."""
-_OUT_OF_MEMORY = "out_of_memory"
-# torch has a type for this on GPUs only; on CPUs its allocator raises a RuntimeError with one of these texts.
-_ALLOCATOR_SAYS = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory")
 
 
 class JobLoop(ABC, Generic[SpecT_co]):
@@ -281,22 +278,13 @@ class JobLoop(ABC, Generic[SpecT_co]):
 def _unexpected(error: Exception, job_id: str) -> InternalServiceError:
     where = traceback.extract_tb(error.__traceback__)[-1]
     at = f"{error!r} at {where.name}:{where.lineno}"
-    if _is_out_of_memory(error):
+    if ran_out_of_memory(error):
         return InternalServiceError(
             f"the model's worker ran out of memory: {at}",
             hint=f"if it has a checkpoint, start one with initial_policy={job_id!r}, shorter texts and fewer "
             "episodes at once; docs/operating/troubleshooting.md says how the operator gives a model more",
-            code=_OUT_OF_MEMORY,
+            code=OUT_OF_MEMORY,
         )
     return InternalServiceError(
         f"unexpected error in the job loop: {at}", hint=f"{SERVICE_LOG} has the traceback"
-    )
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    said = str(error).lower()
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(words in said for words in _ALLOCATOR_SAYS)
     )

@@ -24,7 +24,7 @@ from backend.policies.policy_binding import PolicyBinding, PoolParts
 from backend.policies.policy_sampler import PolicySampler
 from backend.policies.pool_policy import PoolPolicy
 from backend.policies.trained_policy import TrainedPolicy
-from backend.processes.memory import give_memory_back
+from backend.processes.memory import code_of, end_if_exhausted, give_memory_back
 from backend.store.store import JobLease
 from backend.workers.heartbeat import Pulse
 from backend.workers.shared_parts import SharedParts
@@ -191,11 +191,18 @@ class PoolJobs:
         if self._closing:
             store.release(lease)
             return
-        if not isinstance(error, TinkerGymError):
-            error = InternalServiceError(
-                f"the worker could not start the job: {error!r}", hint=f"{SERVICE_LOG} has the traceback"
+        failure = error
+        if not isinstance(failure, TinkerGymError):
+            failure = InternalServiceError(
+                f"the worker could not start the job: {error!r}",
+                hint=f"{SERVICE_LOG} has the traceback",
+                code=code_of(error),
             )
-        begin_again(store, lease, RANK_LOST if isinstance(error, RankLostError) else NOT_TAKEN_UP, error)
+        why = RANK_LOST if isinstance(error, RankLostError) else NOT_TAKEN_UP
+        try:
+            begin_again(store, lease, why, failure)
+        finally:
+            end_if_exhausted(error)
 
     def _forget(self, job_id: str) -> None:
         gate = self._gates.pop(job_id, None)

@@ -25,6 +25,7 @@ from backend import worker_url
 from backend.fairness.fair_places import FairPlaces, Hold
 from backend.lines_response import LinesResponse
 from backend.network.server_stop import AnswersAtStop, QuietServer, error_reply
+from backend.processes.memory import end_if_exhausted
 from tinkergym.agent.sampler import Deliver
 from tinkergym.errors import (
     AuthenticationError,
@@ -113,6 +114,7 @@ class WorkerServer:
                 return Response(status_code=499)  # The client is gone.
             except Exception as error:
                 _log.exception("%s failed", request.url.path)
+                end_if_exhausted(error)
                 wrapped = InternalServiceError(f"the worker failed at {request.url.path}: {error!r}")
                 return error_reply(wrapped)
 

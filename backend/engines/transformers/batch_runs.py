@@ -14,6 +14,7 @@ from backend.engines.transformers.request_state import RequestState
 from backend.engines.transformers.slot_scheduler import SlotScheduler
 from backend.engines.transformers.slot_table import Counters, SlotLimits
 from backend.errors import SERVICE_LOG
+from backend.processes.memory import code_of
 from tinkergym.agent.sampler import Deliver, has_gone
 from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.schema.sampling import Completion, SampleFailure
@@ -74,9 +75,8 @@ class BatchRuns:
             advance(scheduler)
         except Exception as error:
             _log.exception("a batch of %d requests failed", len(batch.taken))
-            self.give_up(
-                batch, InternalServiceError(f"the engine failed: {error}", hint=f"see {SERVICE_LOG}")
-            )
+            why = f"the engine failed: {error}"
+            self.give_up(batch, InternalServiceError(why, hint=f"see {SERVICE_LOG}", code=code_of(error)))
             return True
         finally:
             turns.patient = False

@@ -28,6 +28,7 @@ from backend.engines.transformers.packed_model import PackedModel
 from backend.engines.transformers.request_state import RequestState
 from backend.engines.transformers.slot_table import Counters, PromptKey, Slot, SlotLimits, SlotTable
 from backend.errors import SERVICE_LOG
+from backend.processes.memory import code_of
 from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.schema.sampling import SampleFailure
 
@@ -252,6 +253,7 @@ class SlotScheduler:
             failed = InternalServiceError(
                 f"the engine's forward failed: {_in_a_line(error)}",
                 hint=f"{SERVICE_LOG} has the traceback; other requests are not affected",
+                code=code_of(error),
             )
             for state in (state for work in works for state in work.states):
                 state.fail(failed)

@@ -145,7 +145,7 @@ def test_offers_next_attempt_a_job_that_could_not_begin(lab, monkeypatch, broken
     job_id = lab.start_later(deterministic=True)
 
     def refuse(*_, **__):
-        raise RuntimeError("can't start new thread")
+        raise RuntimeError("not now")
 
     with monkeypatch.context() as patch:
         patch.setattr(*broken, refuse)
