@@ -68,6 +68,7 @@ NAMES = (
     "game_kills",
     "mixed_kills",
     "growth",
+    "idle",
     "service_faults",
     "self_play",
     "kuhn",

@@ -356,6 +356,9 @@ def test_fails_only_the_requests_of_a_raising_forward(start, directory):
     request = ask("r3", prompt(4), session_id="s")
     assert_same_logprobs(plain_model(directory), request, complete(engine, [request])["r3"])
     assert engine.stats().failed_forwards == 1
+    held.raise_at_next(MemoryError())
+    broken = answers(engine, [ask("r4", prompt(4))])
+    assert broken["r4"].error.code == "out_of_memory"
 
 
 def test_rejects_weights_that_are_not_finite_or_do_not_fit(start, make_model, directory):

@@ -133,8 +133,9 @@ def test_raises_what_all_ranks_refuse_and_keeps_the_group_whole(make_group):
 )
 def test_ends_group_with_reason_of_a_rank_others_wait_for(make_group, answer, words):
     group, ranks = make_group({"step": ...}, {"step": answer}, patience_seconds=0.1)
-    with pytest.raises(RankLostError, match=words):
+    with pytest.raises(RankLostError, match=words) as lost:
         group.ask("step")
+    assert (lost.value.code == "out_of_memory") == ("memory" in words)
     assert group.broken
     assert all(rank.killed.is_set() for rank in ranks)
     with pytest.raises(RankLostError):
