@@ -1,4 +1,4 @@
-"""How the service's HTTP servers stop: when told, and with a 503 for each request that they cannot finish."""
+"""How the service's HTTP servers stop: when told, with a 503 for open requests; without memory, at once."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from backend.processes.memory import end_if_exhausted
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError
 
 
@@ -41,11 +43,20 @@ class QuietServer(uvicorn.Server):
     async def main_loop(self) -> None:
         """Run until told to exit."""
         self._serving = asyncio.get_running_loop()
+        self._serving.set_exception_handler(_end_or_log)
         ticks = 0  # of 0.1 s, as uvicorn counts
         while not await self.on_tick(ticks):
             ticks += 10
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._told.wait(), 1.0)
+
+
+def _end_or_log(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Handle what no request answers for: uvicorn reads and writes outside of them."""
+    error = context.get("exception")
+    if isinstance(error, Exception):
+        end_if_exhausted(error)
+    loop.default_exception_handler(context)
 
 
 def error_reply(error: TinkerGymError, _path: str = "") -> Response:
@@ -83,3 +94,6 @@ class AnswersAtStop:
                 hint="try again when it is back",
             )
             await self.answer(error, scope["path"])(scope, receive, send)
+        except Exception as error:
+            end_if_exhausted(error)
+            raise

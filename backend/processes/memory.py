@@ -90,11 +90,11 @@ def code_of(error: Exception) -> str:
 def end_if_exhausted(error: Exception) -> None:
     """End this process if what failed needs hardly any memory, and did not get it.
 
-    Another process then takes its place, and its jobs resume there. Otherwise it would go on to answer, and
-    every job that it is given would fail. For small allocations only: a large one may fail alone.
+    Another process then takes its place, and a pool's jobs resume there. Otherwise it would go on to listen,
+    and all that it is given would fail. For small allocations only: a large one may fail alone.
     """
     if isinstance(error, MemoryError) or str(error) == _NO_THREAD:
-        _log.critical("this process has no memory left and ends; its jobs resume in another one: %r", error)
+        _log.critical("this process has no memory left and ends; another takes its place: %r", error)
         # Not an exception: other threads would go on, and ends in order need memory.
         os._exit(1)
 

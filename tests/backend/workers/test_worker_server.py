@@ -10,7 +10,7 @@ import pytest
 
 # A process of its own, because it ends.
 SERVER = """
-import sys
+import asyncio, sys
 from backend.worker_url import any_port
 from backend.workers.worker_server import WorkerServer
 
@@ -29,9 +29,11 @@ sys.exit(7)
     [
         ("bytearray(2**62)", 1),
         ('raise RuntimeError("can\'t start new thread")', 1),
+        # Outside of the request, as what uvicorn reads.
+        ("asyncio.get_running_loop().call_soon(bytearray, 2**62); await asyncio.sleep(60)", 1),
         ("raise RuntimeError('CUDA out of memory')", 7),
-        ("raise ValueError('a request for 3 TB')", 7),
     ],
+    ids=["memory", "threads", "beside requests", "memory of a GPU"],
 )
 def test_ends_the_process_that_has_no_memory_to_answer(fails, status):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -43,3 +45,23 @@ def test_ends_the_process_that_has_no_memory_to_answer(fails, status):
             reply = None
         child.stdin.close()
         assert (child.wait(60), reply) == (status, None if status == 1 else 500)
+
+
+AROUND = """
+import asyncio, os
+from backend.network.server_stop import AnswersAtStop
+
+async def app(scope, receive, send):
+    raise {error}
+
+try:
+    asyncio.run(AnswersAtStop(app)({{"type": "http"}}, None, None))
+finally:
+    os._exit(7)
+"""
+
+
+@pytest.mark.parametrize(("error", "status"), [("MemoryError", 1), ("ValueError", 7)])
+def test_ends_the_process_whose_application_has_no_memory(error, status):
+    code = AROUND.format(error=error)
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == status
