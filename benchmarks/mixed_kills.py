@@ -68,8 +68,8 @@ def measure() -> list[Figure]:
     figure = Figure(
         what=f"{len(clean)} kinds of jobs at once, {kills.total()} kills of {len(kills)} kinds of processes",
         asked="every version's weights as undisturbed; no event or step lost, one end each",
-        measured=f"{same} of {len(rounds) * len(clean)} jobs equal in {len(rounds)} rounds; "
-        f"{len(wrong)} faults",
+        measured=f"{same} of {len(rounds) * len(clean)} jobs equal in "
+        f"{len(rounds)} round{'s' * (len(rounds) != 1)}; {len(wrong)} faults",
         reached=same == len(rounds) * len(clean) and not wrong and not psutil.pid_exists(orphans),
     )
     return write_result(

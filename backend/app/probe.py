@@ -113,8 +113,11 @@ class InBackground(Generic[T]):
             wait_seconds: How long to wait for one at most.
         """
         if not self._asked:
+            try:
+                threading.Thread(target=lambda: self._answers.put(self._ask()), daemon=True).start()
+            except (RuntimeError, MemoryError):  # The system cannot start more threads.
+                return None
             self._asked = True
-            threading.Thread(target=lambda: self._answers.put(self._ask()), daemon=True).start()
         try:
             found = self._answers.get(block=wait_seconds > 0, timeout=wait_seconds or None)
         except queue.Empty:

@@ -78,7 +78,7 @@ class RestartedPart:
                     environment=environment,
                     pass_fds=self._pass_fds,
                 )
-        except OSError as error:  # No memory, or no space for the log.
+        except (OSError, RuntimeError, MemoryError) as error:  # No memory, thread, or space for the log.
             self._plan_restart(now)
             self._not_started = f"it could not be started: {error}"
 

@@ -13,6 +13,7 @@ from backend.gateway.app import create_app
 from backend.gateway.uvicorn_server import serve_on
 from backend.gateway.wiring import assembled
 from backend.processes.children import freeze_startup_objects
+from backend.processes.exhaustion import end_when_exhausted
 from backend.store.collector import Collector, CollectorThread
 from backend.store.store import Store
 from tinkergym.tools.sandbox import isolation_rule
@@ -39,6 +40,7 @@ def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[1]))
     app = create_app(parts)
     freeze_startup_objects()
+    end_when_exhausted()
     left_over = Collector(store, job_files=config.job_files, uploads=config.uploads, images=config.images)
     collector = CollectorThread(left_over)
     serve_on(listener, app, config.limits)

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from backend.gateway.wiring import parts_of
+from backend.processes.exhaustion import end_if_exhausted
 from tinkergym.errors import (
     AuthenticationError,
     InternalServiceError,
@@ -93,6 +94,7 @@ async def _hung_up(_request: Request, _error: Exception) -> Response:
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     # The traceback goes to the log, not to the client: it may show another tenant's data.
     _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    end_if_exhausted(error)
     return error_response(
         InternalServiceError(
             f"the gateway failed at {request.method} {request.url.path}",

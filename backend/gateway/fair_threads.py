@@ -21,6 +21,7 @@ from fastapi.routing import APIRoute
 
 from backend.fairness.fair_places import FairPlaces
 from backend.fairness.turns import Turns
+from backend.processes.exhaustion import end_if_exhausted
 from backend.store.read_cache import NotCachedError, cached_only
 from tinkergym.errors import ServiceUnavailableError
 
@@ -82,6 +83,7 @@ class FairThreads:
         try:
             work = loop.run_in_executor(self._threads, copy_context().run, call)
         except RuntimeError as error:
+            end_if_exhausted(error)
             self._turns.leave(number)
             raise ServiceUnavailableError(
                 f"the service cannot start a thread: {error}", hint="try again"

@@ -97,9 +97,10 @@ class JobControl:
 
 RANK_LOST = "a rank of the learner was lost; resumes from the last checkpoint"
 NOT_TAKEN_UP = "its worker could not take it up; resumes from the last checkpoint"
+NO_MEMORY = "its worker ran out of memory; resumes from the last checkpoint"
 UNAVAILABLE = "a part of the service was not available; resumes from the last checkpoint"
 
-_MOST_ATTEMPTS = {RANK_LOST: 3, NOT_TAKEN_UP: 3, UNAVAILABLE: 5}
+_MOST_ATTEMPTS = {RANK_LOST: 3, NOT_TAKEN_UP: 3, NO_MEMORY: 3, UNAVAILABLE: 5}
 """After this many attempts without a new step in between, the job itself is considered the cause."""
 
 

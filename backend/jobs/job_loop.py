@@ -27,8 +27,8 @@ from backend.errors import (
 )
 from backend.jobs.attempt_facts import attempt_fact
 from backend.jobs.job_context import JobContext, SpecT_co
-from backend.jobs.job_control import RANK_LOST, UNAVAILABLE, begin_again
-from backend.processes.memory import OUT_OF_MEMORY, ran_out_of_memory
+from backend.jobs.job_control import NO_MEMORY, RANK_LOST, UNAVAILABLE, begin_again
+from backend.processes.exhaustion import OUT_OF_MEMORY, end_if_exhausted, is_exhausted, ran_out_of_memory
 from backend.store.kept_episodes import KeptEpisodes
 from tinkergym.errors import (
     InternalServiceError,
@@ -96,12 +96,20 @@ class JobLoop(ABC, Generic[SpecT_co]):
                 self._end(JobState.FAILED, error)
         except Exception as error:
             _log.exception("%s failed", context.job_id)
-            self._end(JobState.FAILED, _unexpected(error, context.job_id))
+            self._fail(error)
         finally:
             self._quietly(self._clean_up)
             for policy in context.policies.values():
                 policy.release()
                 self._quietly(policy.forget)
+
+    def _fail(self, error: Exception) -> None:
+        unexpected = _unexpected(error, self._context.job_id)
+        if is_exhausted(error):
+            # Perhaps others took the memory; a new worker begins without them.
+            self._quietly(lambda: self._begin_again(NO_MEMORY, OUT_OF_MEMORY, unexpected))
+            end_if_exhausted(error)
+        self._end(JobState.FAILED, unexpected)
 
     def _give_place_up(self, why: ClientSilentError | PausedError) -> None:
         context, step = self._context, self._done_step

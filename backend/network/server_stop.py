@@ -1,4 +1,4 @@
-"""How the service's HTTP servers stop: when told, with a 503 for open requests; without memory, at once."""
+"""How the service's HTTP servers stop: when told, and with a 503 for each request that they cannot finish."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import uvicorn
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from backend.processes.memory import end_if_exhausted
+from backend.processes.exhaustion import end_if_exhausted
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError
 
 
@@ -52,11 +52,10 @@ class QuietServer(uvicorn.Server):
 
 
 def _end_or_log(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Handle what no request answers for: uvicorn reads and writes outside of them."""
-    error = context.get("exception")
-    if isinstance(error, Exception):
-        end_if_exhausted(error)
+    """Handle an error outside of requests, such as while uvicorn reads one."""
     loop.default_exception_handler(context)
+    if (error := context.get("exception")) is not None:
+        end_if_exhausted(error)
 
 
 def error_reply(error: TinkerGymError, _path: str = "") -> Response:
@@ -94,6 +93,3 @@ class AnswersAtStop:
                 hint="try again when it is back",
             )
             await self.answer(error, scope["path"])(scope, receive, send)
-        except Exception as error:
-            end_if_exhausted(error)
-            raise

@@ -25,6 +25,7 @@ class BoundedLog:
 
         Raises:
             OSError: The file cannot be written.
+            RuntimeError: The system cannot start a thread.
         """
         self._path, self._file_bytes = path, file_bytes
         self._file = path.open("ab", buffering=0)
@@ -33,7 +34,13 @@ class BoundedLog:
         self._kept_beginning = False
         reading, self.descriptor = os.pipe()
         self._thread = threading.Thread(target=self._run, args=(reading,), name="child's log", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except (RuntimeError, MemoryError):  # The system cannot start more threads.
+            for opened in (reading, self.descriptor):
+                os.close(opened)
+            self._file.close()
+            raise
 
     def __enter__(self) -> Self:
         return self

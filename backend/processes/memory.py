@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import gc
-import logging
 import os
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
-
-_log = logging.getLogger(__name__)
-
-OUT_OF_MEMORY = "out_of_memory"
-"""The code of errors whose cause is that a process may not have more memory."""
-# torch has a type for this on GPUs only; on CPUs its allocator raises a RuntimeError with one of these texts.
-# A rank and vLLM report the name of a type instead.
-_ALLOCATOR_SAYS = (
-    "can't allocate memory",
-    "cannot allocate memory",
-    "not enough memory",
-    "out of memory",
-    "memoryerror",
-    "outofmemoryerror",
-)
-_NO_THREAD = "can't start new thread"
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _TELLS_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children").exists()
@@ -70,33 +52,6 @@ def machine_bytes(limit: Path = _CGROUP_LIMIT) -> int:
     with suppress(OSError, ValueError):  # Not in a container, or without a limit.
         memory = min(memory, int(limit.read_text()))
     return memory
-
-
-def ran_out_of_memory(error: Exception) -> bool:
-    """Whether something failed because this or a reporting process may not have more memory."""
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    said = str(error).lower()
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(words in said for words in _ALLOCATOR_SAYS)
-    )
-
-
-def code_of(error: Exception) -> str:
-    """Return `OUT_OF_MEMORY` if that is why something failed; else nothing, for its type's own code."""
-    return OUT_OF_MEMORY if ran_out_of_memory(error) else ""
-
-
-def end_if_exhausted(error: Exception) -> None:
-    """End this process if what failed needs hardly any memory, and did not get it.
-
-    Another process then takes its place, and a pool's jobs resume there. Otherwise it would go on to listen,
-    and all that it is given would fail. For small allocations only: a large one may fail alone.
-    """
-    if isinstance(error, MemoryError) or str(error) == _NO_THREAD:
-        _log.critical("this process has no memory left and ends; another takes its place: %r", error)
-        # Not an exception: other threads would go on, and ends in order need memory.
-        os._exit(1)
 
 
 def give_memory_back() -> None:

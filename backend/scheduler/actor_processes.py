@@ -20,6 +20,7 @@ from backend.network.worker_calls import WorkerAddress
 from backend.planning.pool_place import PoolPlace
 from backend.private_folder import make_private
 from backend.processes.children import die_with_parent, freeze_startup_objects
+from backend.processes.exhaustion import end_when_exhausted
 from backend.processes.machine_gpus import VISIBLE
 from backend.scheduler.host_log import log_to_host
 from backend.scheduler.process_runner import OnNode
@@ -67,6 +68,7 @@ class PoolProcess:
         )
         self._listens.set()
         freeze_startup_objects()
+        end_when_exhausted()
 
     def address(self) -> tuple[str, str]:
         """Return its URL and token, once it listens."""
@@ -151,6 +153,7 @@ class EngineHostProcess:
                 place=self._place,
             )
             freeze_startup_objects()
+            end_when_exhausted()
             self._stopped.wait()
         finally:
             self._stopped.set()  # Then `wait` returns, too.

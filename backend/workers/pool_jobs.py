@@ -24,7 +24,8 @@ from backend.policies.policy_binding import PolicyBinding, PoolParts
 from backend.policies.policy_sampler import PolicySampler
 from backend.policies.pool_policy import PoolPolicy
 from backend.policies.trained_policy import TrainedPolicy
-from backend.processes.memory import code_of, end_if_exhausted, give_memory_back
+from backend.processes.exhaustion import end_if_exhausted, out_of_memory_code
+from backend.processes.memory import give_memory_back
 from backend.store.store import JobLease
 from backend.workers.heartbeat import Pulse
 from backend.workers.shared_parts import SharedParts
@@ -69,7 +70,7 @@ class PoolJobs:
             self.pulses[job_id] = Pulse(lease, JobControl(self._parts.wake))
         try:
             thread.start()
-        except RuntimeError as error:  # The system cannot start more threads.
+        except (RuntimeError, MemoryError) as error:  # The system cannot start more threads.
             self._forget(job_id)
             self._begin_again(lease, error)
 
@@ -196,7 +197,7 @@ class PoolJobs:
             failure = InternalServiceError(
                 f"the worker could not start the job: {error!r}",
                 hint=f"{SERVICE_LOG} has the traceback",
-                code=code_of(error),
+                code=out_of_memory_code(error),
             )
         why = RANK_LOST if isinstance(error, RankLostError) else NOT_TAKEN_UP
         try:

@@ -25,7 +25,7 @@ from backend import worker_url
 from backend.fairness.fair_places import FairPlaces, Hold
 from backend.lines_response import LinesResponse
 from backend.network.server_stop import AnswersAtStop, QuietServer, error_reply
-from backend.processes.memory import end_if_exhausted
+from backend.processes.exhaustion import end_if_exhausted
 from tinkergym.agent.sampler import Deliver
 from tinkergym.errors import (
     AuthenticationError,

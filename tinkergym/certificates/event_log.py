@@ -37,6 +37,8 @@ class EventLog:
     states: list[tuple[Event, StateEvent]] = field(default_factory=list)
     steps: dict[int, list[tuple[Event, StepEvent]]] = field(default_factory=lambda: defaultdict(list))
     """By step. A step is repeated after a kill."""
+    attempts: dict[int, int] = field(default_factory=dict)
+    """The attempt that wrote a step's event, by the event's number."""
     checkpoints: list[CheckpointEvent] = field(default_factory=list)
     updates: list[tuple[Event, SettingsUpdate]] = field(default_factory=list)
     episodes: dict[tuple[str, str], list[EpisodeEvent]] = field(default_factory=lambda: defaultdict(list))
@@ -75,6 +77,7 @@ class EventLog:
                 self.states.append((event, body))
             case StepEvent() as body:
                 self.steps[body.step].append((event, body))
+                self.attempts[event.seq] = self.states[-1][1].attempt if self.states else 0
             case CheckpointEvent() as body:
                 self.checkpoints.append(body)
             case UpdateEvent() as body:
@@ -86,10 +89,6 @@ class EventLog:
                 self.evaluations.append((event, body))
             case _:
                 pass
-
-    def attempt_of(self, event: Event) -> int:
-        """Return the attempt that wrote this event: that of the newest state before it."""
-        return next((body.attempt for one, body in reversed(self.states) if one.seq < event.seq), 0)
 
     def name(self, fault: str) -> None:
         """Say what is wrong with the newest event."""

@@ -14,7 +14,7 @@ from backend.engines.transformers.request_state import RequestState
 from backend.engines.transformers.slot_scheduler import SlotScheduler
 from backend.engines.transformers.slot_table import Counters, SlotLimits
 from backend.errors import SERVICE_LOG
-from backend.processes.memory import code_of
+from backend.processes.exhaustion import end_if_exhausted, out_of_memory_code
 from tinkergym.agent.sampler import Deliver, has_gone
 from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.schema.sampling import Completion, SampleFailure
@@ -75,8 +75,11 @@ class BatchRuns:
             advance(scheduler)
         except Exception as error:
             _log.exception("a batch of %d requests failed", len(batch.taken))
+            end_if_exhausted(error)
             why = f"the engine failed: {error}"
-            self.give_up(batch, InternalServiceError(why, hint=f"see {SERVICE_LOG}", code=code_of(error)))
+            self.give_up(
+                batch, InternalServiceError(why, hint=f"see {SERVICE_LOG}", code=out_of_memory_code(error))
+            )
             return True
         finally:
             turns.patient = False

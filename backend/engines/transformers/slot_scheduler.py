@@ -28,7 +28,7 @@ from backend.engines.transformers.packed_model import PackedModel
 from backend.engines.transformers.request_state import RequestState
 from backend.engines.transformers.slot_table import Counters, PromptKey, Slot, SlotLimits, SlotTable
 from backend.errors import SERVICE_LOG
-from backend.processes.memory import code_of
+from backend.processes.exhaustion import end_if_exhausted, out_of_memory_code
 from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.schema.sampling import SampleFailure
 
@@ -249,11 +249,12 @@ class SlotScheduler:
                 self._advance(works)
         except Exception as error:
             _log.exception("a forward of %d requests failed", len(works))
+            end_if_exhausted(error)
             self._counters.failed_forwards += 1
             failed = InternalServiceError(
                 f"the engine's forward failed: {_in_a_line(error)}",
                 hint=f"{SERVICE_LOG} has the traceback; other requests are not affected",
-                code=code_of(error),
+                code=out_of_memory_code(error),
             )
             for state in (state for work in works for state in work.states):
                 state.fail(failed)

@@ -30,6 +30,7 @@ from backend.engines.transformers.separate_batches import SeparateBatches
 from backend.engines.transformers.slot_scheduler import SlotScheduler
 from backend.engines.transformers.slot_table import Counters, SlotLimits
 from backend.errors import SERVICE_LOG
+from backend.processes.exhaustion import end_if_exhausted, out_of_memory_code
 from backend.vision.pixels import ImageSource
 from backend.vision.shared_caches import SharedImages, shared
 from tinkergym.agent.sampler import Deliver
@@ -297,12 +298,17 @@ class TransformersEngine:
     def _step(self) -> None:
         try:
             done = self._advance(self._scheduler)
-        except Exception:
+        except Exception as error:
             # The scheduler's state can no longer be trusted: start over instead of blocking everyone.
             _log.exception("the slot scheduler failed; its requests are answered with an error")
+            end_if_exhausted(error)
             done = self._intake.left(
                 self._scheduler.drain(
-                    InternalServiceError("the engine is in an unexpected state", hint=f"see {SERVICE_LOG}")
+                    InternalServiceError(
+                        "the engine is in an unexpected state",
+                        hint=f"see {SERVICE_LOG}",
+                        code=out_of_memory_code(error),
+                    )
                 )
             )
             self._scheduler = self._new_scheduler(self._limits, self._most_active)

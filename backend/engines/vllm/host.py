@@ -33,6 +33,7 @@ from backend.engines.vllm.files import hash_of_what_is_read
 from backend.engines.vllm.host_sleep import HostSleep
 from backend.engines.vllm.weight_turns import Rooms
 from backend.processes.children import die_with_parent
+from backend.processes.exhaustion import end_if_exhausted, end_when_exhausted
 
 _log = logging.getLogger(__name__)
 # asyncio's own limit of 64 KiB is less than a long prompt in JSON.
@@ -158,6 +159,7 @@ class Host:
             os._exit(1)
         except Exception as error:
             _log.exception("%s failed", message["do"])
+            end_if_exhausted(error)
             answer = {"error": f"{type(error).__name__}: {error}"}
         self._send({"id": message["id"], **answer})
 
@@ -474,6 +476,7 @@ def main() -> None:
     """Serve on the socket whose number is the only argument."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     die_with_parent()
+    end_when_exhausted()
     connection = socket.socket(fileno=int(sys.argv[1]))
     try:
         asyncio.run(serve(connection))

@@ -23,7 +23,7 @@ from backend.engines.failures import (
 from backend.engines.vllm.image_files import HandedImages
 from backend.engines.vllm.process import Message
 from backend.engines.vllm.settings import has_tokenizer
-from backend.processes.memory import code_of
+from backend.processes.exhaustion import OUT_OF_MEMORY, says_out_of_memory
 from backend.settings.served_models import VLLM_LEAST_TEMPERATURE
 from tinkergym.errors import InternalServiceError, InvalidRequestError, PromptTooLongError, TinkerGymError
 from tinkergym.schema.sampling import Completion, CompletionPart, PromptScores, SampleFailure, SampleRequest
@@ -117,7 +117,7 @@ def completion(request: SampleRequest, answer: Message) -> Completion | SampleFa
     if "invalid" in answer:
         return failure(request, structure_unusable(request, answer["invalid"]))
     if "error" in answer:
-        code = code_of(RuntimeError(answer["error"]))
+        code = OUT_OF_MEMORY if says_out_of_memory(answer["error"]) else ""
         return failure(request, InternalServiceError(f"vLLM failed: {answer['error']}", code=code))
     logprobs, of_prompt = answer["logprobs"], answer.get("prompt_logprobs")
     # NaN fails both comparisons, and rounding may lift a logprob slightly above 0. The first token of a

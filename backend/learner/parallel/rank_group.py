@@ -20,7 +20,7 @@ from typing import Any
 
 from backend.errors import RankLostError
 from backend.learner.parallel.rank_process import RankProcess
-from backend.processes.memory import code_of
+from backend.processes.exhaustion import OUT_OF_MEMORY, says_out_of_memory
 from tinkergym.errors import InternalServiceError, TinkerGymError
 
 _CLOSING_SECONDS = 5.0
@@ -188,7 +188,7 @@ class RankGroup:
         self._lost = RankLostError(
             f"the data-parallel group of {len(self._ranks)} ranks is broken: {what}",
             hint="a job resumes from its last checkpoint on another group; no saved data is lost",
-            code=code_of(RuntimeError(what)),
+            code=OUT_OF_MEMORY if says_out_of_memory(what) else "",
         )
         for rank in self._ranks:
             rank.kill()

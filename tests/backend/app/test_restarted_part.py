@@ -1,4 +1,7 @@
 import sys
+import threading
+
+import pytest
 
 from backend.app.restarted_part import RestartedPart, pause_seconds
 
@@ -39,6 +42,20 @@ def test_forgives_older_failures_of_a_part_that_was_healthy_long(tmp_path):
 
 def test_limits_the_pauses():
     assert pause_seconds(50) == 10.0
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+def test_retries_a_part_for_whose_log_there_is_no_thread(tmp_path, monkeypatch, error):
+    thing = part(tmp_path, "raise SystemExit(3)")
+
+    def refuse(_thread):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        thing.start(100.0, {})
+    assert "could not be started" in thing.ended(100.0)
+    assert run_to_its_end(thing, 101.0) == "exit code 3"
 
 
 def test_retries_a_part_that_could_not_start_at_all(tmp_path):

@@ -9,6 +9,7 @@ import torch
 
 from backend.engines.transformers.transformers_engine import TransformersEngine
 from backend.errors import BlobsUnavailableError
+from backend.jobs import job_loop
 from backend.learner.learner import Learner
 from backend.store.store import ServiceStore
 from tests.backend.scripted_policy import ScriptedPolicy
@@ -167,6 +168,22 @@ def test_ends_only_the_job_that_finds_no_memory(lab, written, monkeypatch, alloc
     error = lab.events(job_id, "state")[-1].error
     assert (lab.state(job_id), error.code) == (JobState.FAILED, "out_of_memory")
     job_id = written.start("sft", ROWS, steps=2)
+    until_it_ends(lab, job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+
+
+def test_resumes_the_job_of_a_worker_without_memory(lab, written, monkeypatch):
+    ended = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "forward_backward", lambda *_, **__: bytearray(2**60))
+        patch.setattr(job_loop, "is_exhausted", lambda error: isinstance(error, MemoryError))
+        patch.setattr(job_loop, "end_if_exhausted", lambda error: ended.append(lab.state(job_id)))
+        job_id = written.start_later("sft", ROWS, steps=2)
+        lab.pool.start_job(job_id)
+        lab.until_state(job_id, JobState.QUEUED)
+        lab.until(job_id, lambda: ended)
+    assert ended[0] is JobState.QUEUED
+    assert [one.name for one in lab.events(job_id, "warning")] == ["out_of_memory"]
     until_it_ends(lab, job_id)
     assert lab.state(job_id) is JobState.COMPLETED
 

@@ -142,6 +142,13 @@ def test_certifies_a_job_that_was_paused(lab):
     problems, verdicts = judged(lab, job_id)
     assert (problems, set(verdicts.values())) == ([], {"holds"})
     assert contradicted(lab, job_id) == {(0, 1), (1, 2), (2, 2)}
+    # As if another attempt had compared it, or done the step.
+    log, found = recorded(lab, job_id)
+    for changes in (
+        {"agreements": [found.agreements[0].model_copy(update={"attempt": 2, "mean": 0.0})]},
+        {"steps": [found.steps[0].model_copy(update={"attempt": 2}), *found.steps[1:]]},
+    ):
+        assert list(log_problems(found.model_copy(update=changes), log))
 
 
 def contradicted(lab, job_id):

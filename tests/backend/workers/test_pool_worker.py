@@ -17,6 +17,7 @@ from backend.settings.gateway_limits import GatewayLimits
 from backend.settings.served_models import PACKAGED_MODELS
 from backend.store.image_rows import ImageRow
 from backend.worker_url import unix_url
+from backend.workers import pool_jobs
 from backend.workers.endpoint import Player
 from backend.workers.pool_worker import PoolWorker
 from tests.backend.vlm import picture
@@ -145,12 +146,16 @@ def test_offers_next_attempt_a_job_that_could_not_begin(lab, monkeypatch, broken
     job_id = lab.start_later(deterministic=True)
 
     def refuse(*_, **__):
-        raise RuntimeError("not now")
+        raise RuntimeError("can't start new thread")
 
+    ended = []
     with monkeypatch.context() as patch:
         patch.setattr(*broken, refuse)
+        patch.setattr(pool_jobs, "end_if_exhausted", lambda error: ended.append(lab.state(job_id)))
         lab.pool.start_job(job_id)
-        lab.until_state(job_id, JobState.QUEUED)
+        lab.until(job_id, lambda: ended)
+    # Whether the process ends by this or not, the job is back.
+    assert ended == [JobState.QUEUED]
     assert lab.service.job(job_id).reason.startswith("its worker could not take it up")
 
     def runs():
