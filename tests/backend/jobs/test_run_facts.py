@@ -116,7 +116,10 @@ ROWS = [{"prompt": f"{a} and {b}?", "completion": f"{a + b}, I think"} for a in 
 PAIRS = [{"prompt": f"{a}?", "chosen": f"it is {a}", "rejected": f"no, {a + 1}"} for a in range(8)]
 
 
-@pytest.mark.parametrize(("kind", "rows"), [("sft", ROWS), ("preference", PAIRS)])
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [("sft", ROWS), pytest.param("preference", PAIRS, marks=pytest.mark.full("the loop of both"))],
+)
 def test_certifies_a_job_on_a_dataset_that_was_killed(lab, written, kind, rows):
     job_id = written.start(kind, rows, steps=20, batch_size=3, checkpoint_every=2)
     lab.until(job_id, lambda: lab.service.job(job_id).step >= 3)
