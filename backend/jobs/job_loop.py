@@ -28,7 +28,7 @@ from backend.errors import (
 from backend.jobs.attempt_facts import attempt_fact
 from backend.jobs.job_context import JobContext, SpecT_co
 from backend.jobs.job_control import NO_MEMORY, RANK_LOST, UNAVAILABLE, begin_again
-from backend.processes.exhaustion import OUT_OF_MEMORY, end_if_exhausted, is_exhausted, ran_out_of_memory
+from backend.processes.exhaustion import OUT_OF_MEMORY, end_if_exhausted, ran_out_of_memory
 from backend.store.kept_episodes import KeptEpisodes
 from tinkergym.errors import (
     InternalServiceError,
@@ -105,10 +105,9 @@ class JobLoop(ABC, Generic[SpecT_co]):
 
     def _fail(self, error: Exception) -> None:
         unexpected = _unexpected(error, self._context.job_id)
-        if is_exhausted(error):
-            # Perhaps others took the memory; a new worker begins without them.
-            self._quietly(lambda: self._begin_again(NO_MEMORY, OUT_OF_MEMORY, unexpected))
-            end_if_exhausted(error)
+        # Perhaps others took the memory; a new worker begins without them.
+        again = partial(self._begin_again, NO_MEMORY, OUT_OF_MEMORY, unexpected)
+        end_if_exhausted(error, first=partial(self._quietly, again))
         self._end(JobState.FAILED, unexpected)
 
     def _give_place_up(self, why: ClientSilentError | PausedError) -> None:

@@ -11,6 +11,7 @@ import errno
 import logging
 import mmap
 import os
+from collections.abc import Callable
 
 _log = logging.getLogger(__name__)
 
@@ -60,18 +61,24 @@ def out_of_memory_code(error: BaseException) -> str:
     return OUT_OF_MEMORY if ran_out_of_memory(error) else ""
 
 
-def is_exhausted(error: BaseException) -> bool:
+def _is_exhausted(error: BaseException) -> bool:
     """Whether this process is one that is replaced, and has no memory left, as `error` suggests."""
     # A thread needs memory, too, but may also be missing because of a limit for threads.
     suggests = ran_out_of_memory(error) or (isinstance(error, RuntimeError) and str(error) == _NO_THREAD)
     return _ending and suggests and not _has_spare_memory()
 
 
-def end_if_exhausted(error: BaseException) -> None:
-    """End this process if `is_exhausted`; its jobs and requests are treated as after a kill."""
-    if not is_exhausted(error):
+def end_if_exhausted(error: BaseException, *, first: Callable[[], object] = lambda: None) -> None:
+    """End this process if it has no memory left; its jobs and requests are treated as after a kill.
+
+    Args:
+        error: What failed.
+        first: What to do before the end, if it comes.
+    """
+    if not _is_exhausted(error):
         return
     try:
+        first()
         _log.critical("this process has no memory left and ends; another takes its place", exc_info=error)
     finally:
         # Not an exception: other threads would go on, and an orderly end needs memory.

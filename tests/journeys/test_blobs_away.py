@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import tinkergym as tg
-from tinkergym.schema.events import JobState, StateEvent, StepEvent
+from tests.journeys.disturbed_job import train, weights
+from tinkergym.schema.events import StateEvent, StepEvent
 
 pytestmark = [pytest.mark.service, pytest.mark.full("trains a job twice")]
 
@@ -14,26 +14,9 @@ UNUSABLE = "/sys/kernel"
 """A folder in which not even root can make one: what is kept below a link to it is away."""
 
 
-def train(client):
-    return client.train(
-        "board/TicTacToeVs-v0",
-        steps=5,
-        seed=7,
-        checkpoint_every=1,
-        deterministic=True,
-        algorithm=tg.GRPO(group_size=4, groups_per_step=4),
-        sampling=tg.Sampling(max_turn_tokens=8),
-    )
-
-
 def follow(job, reached):
     """Read a job's events until one of them is what is waited for."""
     return next(event.body for event in job.events() if reached(event.body))
-
-
-def weights(job):
-    assert job.wait().state is JobState.COMPLETED
-    return job.checkpoints()[-1].sha256
 
 
 @contextlib.contextmanager

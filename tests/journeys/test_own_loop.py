@@ -1,13 +1,11 @@
 """A user's own loop trains a policy by calls: in order, exactly once, through kills."""
 
-import os
 import runpy
-import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
+from tests.journeys.disturbed_job import pool_workers
 from tinkergym.cli.named_policy import named_policy
 from tinkergym.errors import (
     ConflictError,
@@ -36,17 +34,6 @@ def train(policy, updates):
         policy.optim_step(1e-2)
 
 
-def kill_the_pool():
-    pools = [
-        one
-        for one in psutil.Process(os.getpid()).children(recursive=True)
-        if "PoolProcess" in " ".join(one.cmdline())
-    ]
-    assert pools
-    for pool in pools:
-        pool.send_signal(signal.SIGKILL)
-
-
 def weights_of(client, policy, saved):
     ref = PolicyRef.parse(saved)
     return next(c.sha256 for c in client.job(ref.owner).checkpoints() if c.policy_version == ref.version)
@@ -67,7 +54,8 @@ def test_applies_acknowledged_calls_once_also_when_worker_is_killed(client):
             policy.logprobs([sequence()]).result()  # now its worker is there
             train(policy, range(6))
             if kills:  # with calls under way
-                kill_the_pool()
+                for pool in pool_workers():
+                    pool.kill()
             train(policy, range(6, 8))
             hashes.append(weights_of(client, policy, policy.save().result()))
             policy.cancel()

@@ -1,28 +1,12 @@
 """A job that plays ahead, through a service whose pool worker is killed in the middle."""
 
-import contextlib
-import os
-import signal
-
-import psutil
 import pytest
 
 import tinkergym as tg
+from tests.journeys.disturbed_job import pool_workers
 from tinkergym.schema.events import JobState, StateEvent, StepEvent, WarningEvent
 
 pytestmark = [pytest.mark.service, pytest.mark.full("kills a worker of Ray")]
-
-
-def kill_pool_workers():
-    """Kill those below this process: Ray names an actor's process after its class."""
-    killed = 0
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            words = process.cmdline()
-            if words and words[0].startswith("ray::PoolProcess"):
-                os.kill(process.pid, signal.SIGKILL)
-                killed += 1
-    return killed
 
 
 def test_resumes_job_playing_ahead_after_kill_and_keeps_its_bound(client):
@@ -32,12 +16,13 @@ def test_resumes_job_playing_ahead_after_kill_and_keeps_its_bound(client):
         max_staleness=1,
         algorithm=tg.GRPO(group_size=4, groups_per_step=4),
     )
-    killed, events = 0, []
+    killed, events = False, []
     for event in job.events():
         events.append(event.body)
         if not killed and isinstance(event.body, StepEvent) and event.body.step == 2:
-            killed = kill_pool_workers()
-            assert killed  # other tests may have left pools of their own
+            for pool in pool_workers():
+                pool.kill()
+            killed = True
     assert job.wait().state is JobState.COMPLETED
     steps = [body for body in events if isinstance(body, StepEvent)]
     assert [step.step for step in steps if step.step > 2] == [3, 4]

@@ -39,6 +39,8 @@ class EventLog:
     """By step. A step is repeated after a kill."""
     attempts: dict[int, int] = field(default_factory=dict)
     """The attempt that wrote a step's event, by the event's number."""
+    first_steps: dict[int, int] = field(default_factory=dict)
+    """The lowest step of each attempt that did one."""
     checkpoints: list[CheckpointEvent] = field(default_factory=list)
     updates: list[tuple[Event, SettingsUpdate]] = field(default_factory=list)
     episodes: dict[tuple[str, str], list[EpisodeEvent]] = field(default_factory=lambda: defaultdict(list))
@@ -77,7 +79,9 @@ class EventLog:
                 self.states.append((event, body))
             case StepEvent() as body:
                 self.steps[body.step].append((event, body))
-                self.attempts[event.seq] = self.states[-1][1].attempt if self.states else 0
+                attempt = self.states[-1][1].attempt if self.states else 0
+                self.attempts[event.seq] = attempt
+                self.first_steps[attempt] = min(body.step, self.first_steps.get(attempt, body.step))
             case CheckpointEvent() as body:
                 self.checkpoints.append(body)
             case UpdateEvent() as body:

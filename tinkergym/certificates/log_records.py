@@ -163,21 +163,11 @@ def _agreement(facts: RunFacts, one: AgreementFacts, log: EventLog) -> Iterator[
         means, largest = (metric_by_policy(body.metrics, f"parity_{name}") for name in ("mean", "max"))
         if one.agent in means:
             known.setdefault(log.attempts[event.seq], set()).add((means[one.agent], largest[one.agent]))
-    if not known or (not spec.played and _begins_with(one, log)):
+    resumes_with = log.first_steps.get(one.attempt, one.version + 1) - 1
+    if not known or (not spec.played and one.version == resumes_with):
         return  # A job on a dataset compares the version that it resumes with again, by other tokens.
     if (one.mean, one.largest) not in known.get(one.attempt, ()):
         yield f"step {where} compared engine and learner with another result than the facts"
-
-
-def _begins_with(one: AgreementFacts, log: EventLog) -> bool:
-    """Whether the attempt of a comparison begins with its version, so that an earlier one did its step."""
-    steps = (
-        step
-        for step, events in log.steps.items()
-        for event, _ in events
-        if log.attempts[event.seq] == one.attempt
-    )
-    return one.version == min(steps, default=one.version + 1) - 1
 
 
 def _checkpoint(one: CheckpointFacts, log: EventLog) -> Iterator[str]:

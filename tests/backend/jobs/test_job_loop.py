@@ -174,10 +174,15 @@ def test_ends_only_the_job_that_finds_no_memory(lab, written, monkeypatch, alloc
 
 def test_resumes_the_job_of_a_worker_without_memory(lab, written, monkeypatch):
     ended = []
+
+    def end(error, *, first=lambda: None):
+        assert isinstance(error, MemoryError)
+        first()
+        ended.append(lab.state(job_id))
+
     with monkeypatch.context() as patch:
         patch.setattr(Learner, "forward_backward", lambda *_, **__: bytearray(2**60))
-        patch.setattr(job_loop, "is_exhausted", lambda error: isinstance(error, MemoryError))
-        patch.setattr(job_loop, "end_if_exhausted", lambda error: ended.append(lab.state(job_id)))
+        patch.setattr(job_loop, "end_if_exhausted", end)
         job_id = written.start_later("sft", ROWS, steps=2)
         lab.pool.start_job(job_id)
         lab.until_state(job_id, JobState.QUEUED)

@@ -12,14 +12,13 @@ from backend.processes.exhaustion import OUT_OF_MEMORY, out_of_memory_code, says
 
 # A process of its own, because it ends.
 CHILD = """
-import resource
-from pathlib import Path
+import psutil
 from backend.processes.exhaustion import end_if_exhausted, end_when_exhausted
+from tests.limited_memory import limit_memory
 
 if {replaced}:
     end_when_exhausted()
-size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (size + {spare} * 2**20,) * 2)
+limit_memory(psutil.Process(), {spare} * 2**20)
 try:
     {fails}
 except Exception as error:

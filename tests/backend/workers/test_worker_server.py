@@ -10,19 +10,19 @@ import pytest
 
 # A process of its own, because it ends.
 SERVER = """
-import asyncio, resource, sys
-from pathlib import Path
+import asyncio, sys
+import psutil
 from backend.processes.exhaustion import end_when_exhausted
 from backend.worker_url import any_port
 from backend.workers.worker_server import WorkerServer
+from tests.limited_memory import limit_memory
 
 async def answer(request):
     {fails}
 
 server = WorkerServer("own", any_port(), "secret", {{("GET", "/work"): answer}})
 end_when_exhausted()
-size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (size + 8 * 2**20,) * 2)
+limit_memory(psutil.Process(), 8 * 2**20)
 print(server.url, flush=True)
 sys.stdin.read()
 sys.exit(7)
